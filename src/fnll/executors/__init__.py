@@ -1,0 +1,5 @@
+"""Who does the clients' work. Exact executors give bit-identical results; see docs/reproducibility.md."""
+
+from fnll.executors.serial import Serial, perform
+
+__all__ = ["Serial", "perform"]

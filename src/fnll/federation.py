@@ -1,0 +1,224 @@
+"""One federated round, top to bottom. Start reading at `federate`."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fnll.seeding import derive
+from fnll.types import Call, Each, Job, Memory, Method, State, Update
+from fnll.weights import nbytes
+
+log = logging.getLogger(__name__)
+
+IDLE_ROUNDS = 1000  # rounds in a row that may upload no weights before the run is called stuck
+
+
+def federate(
+    method: Method, executor: Executor, world: World, *, budget: int, seed: int, resume: Snapshot | None = None
+) -> Iterator[tuple[Snapshot, Ledger]]:
+    """Run `method` until its clients have sent `budget` updates; after each round yield what an experimenter may know."""
+    if resume is None:
+        clients: Clients = {}
+        ledger = Ledger()
+        state = method.init(Federation(world, executor, clients, ledger, Totals(), budget, seed, t=-1))
+        resume = Snapshot(0, state, clients, ledger.totals)
+    now, idle = resume, 0
+    while now.totals.client_updates < budget:
+        clients, ledger = dict(now.clients), Ledger()  # this round's own: a failed round changes nothing
+        fed = Federation(world, executor, clients, ledger, now.totals, budget, seed, now.t)
+        state = method.round(now.state, fed)
+        now = Snapshot(now.t + 1, state, clients, now.totals + ledger.totals)
+        idle = 0 if ledger.totals.client_updates else idle + 1
+        if idle > IDLE_ROUNDS:
+            raise RuntimeError(
+                f"{idle} rounds in a row uploaded no weights, so the budget of client updates never ends"
+            )
+        yield now, ledger
+
+
+@dataclass(frozen=True)
+class World:
+    """What is public about a scenario: enough to address clients and shape networks, nothing about their data."""
+
+    sizes: tuple[int, ...]  # sample counts are public, as FedAvg's weighting assumes
+    num_classes: int
+    input_shape: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays with one client between rounds."""
+
+    memory: Memory = field(default_factory=dict)
+    labels: Tensor | None = None  # corrected labels; None while they are the observed ones
+
+
+Clients = dict[int, Kept]
+
+
+class Totals(NamedTuple):
+    """The cost of a run so far."""
+
+    contacts: int = 0  # any exchange with a client
+    client_updates: int = 0  # exchanges that brought weights back: the currency of the budget
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+    def __add__(self, other: Totals) -> Totals:  # type: ignore[override]
+        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class Snapshot(NamedTuple):
+    """Everything a run needs to go on: this *is* the checkpoint."""
+
+    t: int
+    state: State
+    clients: Clients
+    totals: Totals
+
+
+class Trace(NamedTuple):
+    """What one job told the evaluator."""
+
+    client: int
+    job: str
+    values: Mapping[str, Tensor]
+    labels: Tensor | None
+
+
+@dataclass
+class Ledger:
+    """One round's costs, and what its jobs and its server told the evaluator."""
+
+    totals: Totals = Totals()
+    traces: list[Trace] = field(default_factory=list)
+    records: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, call: Call, update: Update) -> None:
+        up = nbytes(update.weights) + nbytes(update.report)
+        self.totals += Totals(1, int(update.weights is not None), up, nbytes(call.message))
+        if update.trace or update.labels is not None:
+            self.traces.append(Trace(call.client, call.name, update.trace, update.labels))
+
+
+class Executor(Protocol):
+    """Does clients' jobs. `exact` promises results bit-identical to `Serial` on the same device type."""
+
+    exact: bool
+
+    def map(self, calls: Sequence[Call]) -> list[Update]: ...  # same length and order as `calls`
+
+    def close(self) -> None: ...
+
+
+class Federation:
+    """A method's only window on its clients during round `t`."""
+
+    def __init__(
+        self, world: World, executor: Executor, clients: Clients, ledger: Ledger, before: Totals, budget: int, seed: int,
+        t: int,
+    ) -> None:  # fmt: skip
+        self.sizes, self.num_classes, self.input_shape = world.sizes, world.num_classes, world.input_shape
+        self.t, self.budget = t, budget
+        self._before, self._world, self._executor, self._clients, self._ledger = (
+            before,
+            world,
+            executor,
+            clients,
+            ledger,
+        )
+        self._seed = seed
+        self._clock = t  # never restarts, also inside `sub`: randomness is addressed by it
+        self._prefix = ""
+        self._uses: Counter[tuple[str, int]] = Counter()
+        self._asked: set[str] = set()
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def spent(self) -> int:
+        """Client updates sent so far; the run ends when they reach `budget`."""
+        return self._before.client_updates + self._ledger.totals.client_updates
+
+    @property
+    def inhabited(self) -> list[int]:
+        """The clients that hold at least one sample."""
+        return [k for k, size in enumerate(self.sizes) if size > 0]
+
+    def rng(self, *path: int | str) -> np.random.Generator:
+        """Server-side randomness of this round. What must outlive the round belongs in State."""
+        return np.random.default_rng(self.seed(*path))
+
+    def seed(self, *path: int | str) -> int:
+        """A seed of the server's in this round, for libraries that want a number."""
+        return derive(self._seed, "server", self._clock, *path)
+
+    def sample(
+        self, n: int, among: Iterable[int] | None = None, p: Sequence[float] | None = None, purpose: str = "train"
+    ) -> list[int]:
+        """`n` distinct clients (fewer if there are fewer), never an empty one; `p` weighs every client in the world.
+
+        The same question in the same round has the same answer for every method; asking it twice is an error, since it
+        would silently give the same cohort.
+        """
+        if purpose in self._asked:
+            raise ValueError(f"round {self.t}: clients for {purpose!r} were sampled already; name another purpose")
+        self._asked.add(purpose)
+        pool = [k for k in sorted(range(self.num_clients) if among is None else among) if self.sizes[k] > 0]
+        if not pool:
+            raise ValueError(f"round {self.t}: asked to sample from no clients; the method's selection came out empty")
+        weights = None
+        if p is not None:
+            weights = np.asarray(p, dtype=float)[pool]
+            weights = weights / weights.sum()
+        rng = np.random.default_rng(derive(self._seed, "server", self._clock, "sample", purpose))
+        return sorted(rng.choice(pool, min(n, len(pool)), replace=False, p=weights).tolist())
+
+    def map(self, job: Job, clients: Sequence[int], **message: object) -> list[Update]:
+        """Run `job(client, **message)` on each client; updates come back in the order of `clients`."""
+        if len(set(clients)) < len(clients):
+            raise ValueError(f"round {self.t}: {job.__name__} was sent twice to one client; map it twice instead")
+        calls = [self._call(job, k, {name: _for(i, v) for name, v in message.items()}) for i, k in enumerate(clients)]
+        return [self._receive(call, update) for call, update in zip(calls, self._executor.map(calls), strict=True)]
+
+    def record(self, **facts: object) -> None:
+        """Tell the evaluator something about this round (write-only); see docs/metrics.md for the names it scores."""
+        self._ledger.records.update(facts)
+
+    def sub(self, name: str, start: int) -> Federation:
+        """The same clients as an inner method sees them: its own memories, and rounds counted from `start`."""
+        inner = Federation.__new__(Federation)
+        inner.__dict__.update(self.__dict__)
+        inner.t, inner._prefix = self.t - start, f"{self._prefix}{name}/"
+        return inner
+
+    def _call(self, job: Job, k: int, message: Mapping[str, Any]) -> Call:
+        kept = self._clients.get(k, Kept())
+        use = self._uses[job.__name__, k]
+        self._uses[job.__name__, k] += 1
+        seed = derive(self._seed, "client", self._clock, k, job.__name__, use)
+        start = len(self._prefix)
+        memory = {key[start:]: value for key, value in kept.memory.items() if key.startswith(self._prefix)}
+        return Call(job, k, self.t, message, memory, kept.labels, seed)
+
+    def _receive(self, call: Call, update: Update) -> Update:
+        self._ledger.add(call, update)
+        if update.memory or update.labels is not None:
+            kept = self._clients.get(call.client, Kept())
+            fresh = {f"{self._prefix}{key}": value for key, value in update.memory.items()}
+            labels = kept.labels if update.labels is None else update.labels
+            self._clients[call.client] = Kept({**kept.memory, **fresh}, labels)
+        return replace(update, memory={}, trace={}, labels=None)  # none of these is the server's to see
+
+
+def _for(i: int, value: object) -> object:
+    return value.values[i] if isinstance(value, Each) else value

@@ -1,0 +1,89 @@
+"""Dataset x partition x noise x seed -> (Scenario, Truth): the only code that knows the clean labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fnll.errors import UserError, require, require_integer
+from fnll.scenario.scenario import Dataset, Noise, Partition, Scenario, Shards, Truth, fingerprint
+from fnll.seeding import derive
+
+ORACLES = ("none", "drop_noisy", "true_labels")
+
+
+def build(
+    dataset: Dataset,
+    partition: Partition,
+    noise: Noise,
+    *,
+    num_clients: int,
+    seed: int,
+    oracle: str = "none",
+    pooled: bool = False,
+) -> tuple[Scenario, Truth]:
+    """Split `dataset` over clients and corrupt their labels.
+
+    `oracle` then uses the truth: `drop_noisy` deletes wrongly labelled samples (FedRN's Oracle), `true_labels` mends them.
+    `pooled` merges all clients into one that holds exactly the federated labels: a centralised reference.
+    """
+    require_integer("num_clients", num_clients, 1, "the number of clients the training set is split over")
+    require(oracle in ORACLES, f"scenario.oracle must be one of {', '.join(ORACLES)}, got {oracle!r}")
+    available = len(dataset.labels)
+    if num_clients > available:
+        raise UserError(
+            f"num_clients={num_clients} is more than the {available} training samples of {dataset.name}; "
+            f"type num_clients={available} or fewer"
+        )
+    labels = dataset.labels.numpy()
+    parts = partition(labels, num_clients, derive(seed, "partition"))
+    noisy = noise(dataset, parts, derive(seed, "noise"))
+    shards = tuple(torch.from_numpy(np.ascontiguousarray(part, dtype=np.int64)) for part in parts)
+    observed = torch.from_numpy(np.ascontiguousarray(noisy.labels, dtype=np.int64))
+    return assemble(dataset, shards, observed, torch.from_numpy(noisy.nominal).double(), oracle=oracle, pooled=pooled)
+
+
+def assemble(
+    dataset: Dataset,
+    shards: Shards,
+    observed: Tensor,
+    nominal: Tensor,
+    *,
+    oracle: str = "none",
+    pooled: bool = False,
+    clean: Tensor | None = None,
+) -> tuple[Scenario, Truth]:
+    """Scenario and truth from ready-made labels and shards, with the oracle and the pooling applied."""
+    if clean is None and not dataset.native_noise:
+        clean = dataset.labels
+    wrong = None if clean is None else observed != clean
+    realised = torch.tensor([_share(wrong, shard) for shard in shards], dtype=torch.float64)
+    mark = fingerprint(dataset.train, observed, shards, dataset.test, dataset.test_labels)
+    origin = Scenario(dataset.train, observed, shards, dataset.num_classes, dataset.transform, mark, mark)
+    truth = Truth(clean, nominal, realised, dataset.test, dataset.test_labels)
+    scenario = origin
+    if oracle != "none":
+        if clean is None or wrong is None:
+            raise UserError(f"scenario.oracle={oracle} needs clean labels, and nobody knows those of {dataset.name}")
+        if oracle == "drop_noisy":
+            scenario = replace(scenario, shards=tuple(shard[~wrong[shard]] for shard in shards))
+        else:
+            scenario = replace(scenario, labels=clean)
+        truth = replace(truth, realised=torch.zeros_like(realised))
+    if pooled:
+        scenario = replace(scenario, shards=(torch.cat(scenario.shards),))
+        share = _share(None if clean is None else scenario.labels != clean, scenario.shards[0])
+        truth = replace(truth, nominal=torch.tensor([float("nan")]).double(), realised=torch.tensor([share]).double())
+    if scenario is not origin:
+        mark = fingerprint(dataset.train, scenario.labels, scenario.shards, dataset.test, dataset.test_labels)
+        scenario = replace(scenario, fingerprint=mark)
+    return scenario, truth
+
+
+def _share(wrong: Tensor | None, shard: Tensor) -> float:
+    if wrong is None:
+        return float("nan")
+    return float(wrong[shard].double().mean()) if len(shard) else 0.0

@@ -1,0 +1,132 @@
+"""A data set split over clients with noisy labels, kept apart from the truth about it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fnll.images import Images, Transform
+from fnll.types import Client, Memory, Samples
+
+Shards = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images and labels as published, before any partition or injected noise."""
+
+    name: str
+    train: Images
+    labels: Tensor  # the published training labels: clean unless `native_noise`
+    test: Images
+    test_labels: Tensor
+    num_classes: int
+    transform: Transform
+    native_noise: bool = False  # the published labels are noisy and the clean ones unknown (Clothing1M, WebVision)
+    annotations: Mapping[str, Tensor] = field(default_factory=dict)  # further label sets (CIFAR-N), for noise=human
+    class_names: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of images and labels, training and test."""
+        return _hash(self.train.digest, self.labels, self.test.digest, self.test_labels, self.num_classes)
+
+
+class Partition(Protocol):
+    """Splits samples over clients: a tuple of disjoint index arrays."""
+
+    def __call__(self, labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]: ...
+
+
+@dataclass(frozen=True)
+class NoisyLabels:
+    """What a noise model returns."""
+
+    labels: np.ndarray  # observed labels of the whole training set
+    nominal: np.ndarray  # the noise level each client was meant to have, (clients,); NaN where there is none
+
+
+class Noise(Protocol):
+    """Corrupts labels, client by client."""
+
+    def __call__(self, dataset: Dataset, shards: list[np.ndarray], seed: int) -> NoisyLabels: ...
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Built once, shared read-only by every method and held by every worker. It has no clean label and no test image."""
+
+    images: Images
+    labels: Tensor  # observed labels of the whole training set
+    shards: Shards  # client k owns shards[k]
+    num_classes: int
+    transform: Transform
+    fingerprint: str  # of labels, shards, images and the test set
+    origin: str  # fingerprint of the scenario this was made from: an oracle's is that of the noisy scenario
+
+    def client(
+        self, k: int, *, t: int, memory: Memory, labels: Tensor | None, seed: int, device: torch.device
+    ) -> Client:
+        """Client `k` as a job sees it; `labels` are its corrected labels, if any."""
+        index = self.shards[k]
+        observed = self.labels[index]
+        y = observed if labels is None else labels
+        data = Samples(self.images, index, y, observed, self.transform, self.num_classes)
+        return Client(k, t, data, memory, seed, device)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(shard) for shard in self.shards)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        return self.images.shape
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What only the evaluator may know: the clean labels, the noise levels, and the test set."""
+
+    labels: Tensor | None  # clean labels of the training set; None where nobody knows them
+    nominal: Tensor  # (clients,) noise level a client was meant to have; NaN where there is none
+    realised: Tensor  # (clients,) share of its labels that differ from the clean ones; NaN where unknown
+    test: Images
+    test_labels: Tensor
+    validation: Tensor | None = None  # indices of a held-out part of the training set, with observed (noisy) labels
+
+    @property
+    def noisy_clients(self) -> set[int]:
+        """Clients with at least one wrong label."""
+        return {k for k, level in enumerate(self.realised.tolist()) if level > 0}
+
+
+def fingerprint(images: Images, labels: Tensor, shards: Shards, test: Images, test_labels: Tensor) -> str:
+    """Twelve hex digits that identify a scenario: observed labels, shards, images and the test set."""
+    parts = [
+        images.digest,
+        labels,
+        test.digest,
+        test_labels,
+        len(shards),
+        *(part for s in shards for part in (len(s), s)),
+    ]
+    return _hash(*parts)[:12]
+
+
+def _hash(*parts: object) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, Tensor):
+            array = np.ascontiguousarray(part.numpy().astype("<i8"))
+            digest.update(f"t{array.shape}".encode())
+            digest.update(array.tobytes())
+        else:
+            digest.update(f"s{part}".encode())
+    return digest.hexdigest()

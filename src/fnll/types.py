@@ -1,0 +1,190 @@
+"""The nouns of the benchmark: what a method is, what a client is, and what passes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fnll.images import Images, Transform
+from fnll.seeding import derive, torch_rng
+from fnll.weights import Weights
+
+if TYPE_CHECKING:
+    from fnll.federation import Federation
+
+Memory = Mapping[str, "Tensor | Weights"]
+
+AUGMENT_AT_ONCE = 2048  # images augmented together: large enough to amortise Python, small enough for the cache
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server carries from round to round. Methods subclass it (a frozen dataclass) to carry more.
+
+    Fields may be tensors, `Weights`, numbers, strings, None, and lists, tuples, dicts and frozensets of these, or other
+    states: what a checkpoint can write without pickling.
+    """
+
+    weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's worth of a client's data."""
+
+    views: tuple[Tensor, ...]  # differently augmented copies of the same images; one unless more were asked for
+    y: Tensor
+    index: Tensor  # positions in the client's data, so that per-sample state can be kept
+    epoch: int
+    step: int  # counts from 0 over all epochs
+
+    @property
+    def x(self) -> Tensor:
+        return self.views[0]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A client's part of the training set: images and *observed* labels. Clean labels are not reachable from here."""
+
+    images: Images
+    index: Tensor  # which of the images these are
+    y: Tensor  # the labels to train on: the observed ones until a job corrects them
+    observed: Tensor  # the labels the scenario gave
+    transform: Transform
+    num_classes: int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def take(self, rows: Tensor, device: torch.device) -> Tensor:
+        """Stored pixels of the given positions, on `device`."""
+        return self.images.take(self.index[rows]).to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class Client:
+    """Everything one client's computation may depend on besides the server's message."""
+
+    id: int
+    t: int  # the round, as the method counts it
+    data: Samples
+    memory: Memory  # whatever this client's earlier jobs chose to keep
+    seed: int  # already unique to (run, round, client, job)
+    device: torch.device = torch.device("cpu")
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def generator(self, *path: int | str) -> torch.Generator:
+        """Randomness of this job, addressed by `path`."""
+        return torch_rng(self.seed, *path)
+
+    def batches(self, size: int, epochs: int, *path: int | str, views: int = 1) -> Iterator[Batch]:
+        """Shuffled, augmented batches; their order and content are fixed by the client's seed and `path`.
+
+        The last batch of an epoch may be smaller; nothing is dropped.
+        """
+        step = 0
+        at_once = size * max(1, AUGMENT_AT_ONCE // size)
+        for epoch in range(epochs):
+            order = torch.randperm(len(self), generator=self.generator("order", *path, epoch))
+            for start in range(0, len(self), at_once):
+                rows = order[start : start + at_once]
+                pixels = self.data.take(rows, self.device)
+                drawn = [
+                    self.data.transform.augmented(pixels, self.generator("augment", *path, epoch, start, view))
+                    for view in range(views)
+                ]
+                labels = self.data.y[rows].to(self.device)
+                for i in range(0, len(rows), size):
+                    cut = slice(i, i + size)
+                    yield Batch(tuple(view[cut] for view in drawn), labels[cut], rows[cut], epoch, step)
+                    step += 1
+
+    def scan(self, size: int = 512, *path: int | str, augment: bool = False) -> Iterator[Batch]:
+        """All samples once, in order; `augment` draws one random view, as the official codes do."""
+        for step, start in enumerate(range(0, len(self), size)):
+            rows = torch.arange(start, min(start + size, len(self)))
+            pixels = self.data.take(rows, self.device)
+            transform = self.data.transform
+            x = (
+                transform.augmented(pixels, self.generator("scan", *path, start))
+                if augment
+                else transform.plain(pixels)
+            )
+            yield Batch((x,), self.data.y[rows].to(self.device), rows, 0, step)
+
+    def with_labels(self, y: Tensor) -> Client:
+        """The same client training on other labels."""
+        if y.shape != self.data.y.shape:
+            raise ValueError(f"client {self.id} has {len(self)} samples, got {len(y)} labels")
+        return replace(self, data=replace(self.data, y=y.to(torch.int64)))
+
+    def subset(self, keep: Tensor) -> Client:
+        """The same client with the samples that `keep` (a mask or positions) names; `Batch.index` counts in the subset."""
+        data = self.data
+        chosen = replace(data, index=data.index[keep], y=data.y[keep], observed=data.observed[keep])
+        return replace(self, data=chosen)
+
+    def reseeded(self, *path: int | str) -> Client:
+        """The same client with randomness of its own, for a second training in one job."""
+        return replace(self, seed=derive(self.seed, *path))
+
+    def class_counts(self) -> Tensor:
+        """How many samples carry each label, (num_classes,)."""
+        return torch.bincount(self.data.y, minlength=self.data.num_classes)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a job hands back. Each field has exactly one reader."""
+
+    weights: Weights | None = None  # the server aggregates these
+    report: Mapping[str, Tensor | float] = field(default_factory=dict)  # the server's algorithm reads these
+    memory: Memory = field(default_factory=dict)  # merged into this client's memory; never reaches the server
+    trace: Mapping[str, Tensor] = field(default_factory=dict)  # read by the evaluator only, see docs/metrics.md
+    labels: Tensor | None = None  # corrected labels: this client's `data.y` from now on, for every later job
+    client: int = -1  # stamped by the runtime
+    size: int | None = None  # stamped by the runtime unless the job sets it
+
+
+@dataclass(frozen=True)
+class Each:
+    """A message field that differs per client, aligned with the cohort."""
+
+    values: Sequence[Any]
+
+
+Job = Callable[..., Update]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One job for one client: what travels to an executor."""
+
+    job: Job
+    client: int
+    t: int
+    message: Mapping[str, Any]
+    memory: Memory
+    labels: Tensor | None  # corrected labels from earlier jobs
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.job, "__name__", type(self.job).__name__))
+
+
+class Method(Protocol):
+    """A federated learning method. Optional: `skip(fed) -> str | None`, a reason to decline a scenario."""
+
+    def init(self, fed: Federation, weights: Weights | None = None) -> State: ...
+
+    def round(self, state: Any, fed: Federation) -> State: ...
+
+    def model(self, state: Any) -> nn.Module: ...  # images to logits; judged by the harness
