@@ -29,6 +29,8 @@ class Images(Protocol):
 
     def take(self, index: Tensor) -> Tensor: ...  # uint8 (n, channels, height, width), a copy
 
+    def select(self, index: Tensor) -> Images: ...  # a store of these images only, in this order
+
 
 @dataclass(frozen=True)
 class InMemory:
@@ -57,6 +59,9 @@ class InMemory:
 
     def take(self, index: Tensor) -> Tensor:
         return self.pixels[index]
+
+    def select(self, index: Tensor) -> InMemory:
+        return InMemory(self.pixels[index])
 
 
 class Augmentation(Protocol):
