@@ -23,10 +23,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Damaged(Exception):
-    """An entry does not hold what was written there."""
-
-
 def cache_dir() -> Path:
     """`$FNLL_CACHE`, or `~/.cache/fnll`; made if it is not there."""
     path = Path(os.environ.get("FNLL_CACHE") or Path.home() / ".cache" / "fnll").expanduser()
@@ -42,7 +38,7 @@ def cache_dir() -> Path:
 def cached(name: str, build: Callable[[Path], None], load: Callable[[Path], T]) -> T:
     """What `load` reads from entry `name` of the cache; `build` fills the entry's folder if it is missing or damaged.
 
-    `load` says that an entry is unusable by raising `Damaged`, OSError or ValueError. Processes that want the same
+    `load` says that an entry is unusable by raising OSError or ValueError. Processes that want the same
     entry at once build it once: the others wait.
     """
     folder = cache_dir() / name
@@ -63,7 +59,7 @@ def _loaded(folder: Path, load: Callable[[Path], T]) -> tuple[T] | None:
         return None
     try:
         return (load(folder),)
-    except (Damaged, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         log.warning("the cache entry %s is damaged (%s) and will be made again", folder, error)
         return None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fnll.cache import Damaged, cache_dir, cached
+from fnll.cache import cache_dir, cached
 from fnll.errors import UserError
 
 
@@ -30,7 +30,7 @@ class Entry:
     def load(self, folder: Path) -> str:
         text = (folder / "text").read_text()
         if text != self.text:
-            raise Damaged("other text")
+            raise ValueError("other text")
         return text
 
 
