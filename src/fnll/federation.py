@@ -23,7 +23,7 @@ IDLE_ROUNDS = 1000  # rounds in a row that may upload no weights before the run 
 def federate(
     method: Method, executor: Executor, world: World, *, budget: int, seed: int, resume: Snapshot | None = None
 ) -> Iterator[tuple[Snapshot, Ledger]]:
-    """Run `method` until its clients have sent `budget` updates; after each round yield what an experimenter may know."""
+    """Run `method` until its clients have sent `budget` updates; yield each round what an experimenter may know."""
     if resume is None:
         clients: Clients = {}
         ledger = Ledger()
@@ -97,7 +97,7 @@ class Trace(NamedTuple):
 class Ledger:
     """One round's costs, and what its jobs and its server told the evaluator."""
 
-    totals: Totals = Totals()
+    totals: Totals = field(default_factory=Totals)
     traces: list[Trace] = field(default_factory=list)
     records: dict[str, Any] = field(default_factory=dict)
 
@@ -122,9 +122,16 @@ class Federation:
     """A method's only window on its clients during round `t`."""
 
     def __init__(
-        self, world: World, executor: Executor, clients: Clients, ledger: Ledger, before: Totals, budget: int, seed: int,
+        self,
+        world: World,
+        executor: Executor,
+        clients: Clients,
+        ledger: Ledger,
+        before: Totals,
+        budget: int,
+        seed: int,
         t: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sizes, self.num_classes, self.input_shape = world.sizes, world.num_classes, world.input_shape
         self.t, self.budget = t, budget
         self._before, self._world, self._executor, self._clients, self._ledger = (

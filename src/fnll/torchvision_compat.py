@@ -1,7 +1,7 @@
 """Make `import torchvision` work beside a CPU-only build of torch.
 
-torchvision's wheels are built against CUDA. Beside a CPU build of torch their native library does not load, and then the
-import fails with "operator torchvision::nms does not exist", and with it `import lightning` (through torchmetrics).
+torchvision's wheels are built against CUDA. Beside a CPU build of torch their native library does not load, and then
+the import fails with "operator torchvision::nms does not exist", and with it `import lightning` (through torchmetrics).
 Declaring the two operators' schemas first lets models, datasets and transforms work; calling the operators still fails,
 which is right, since nothing here uses them. Where the native library loads, this module does nothing.
 """

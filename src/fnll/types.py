@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Memory = Mapping[str, "Tensor | Weights"]
 
+CPU = torch.device("cpu")
 AUGMENT_AT_ONCE = 2048  # images augmented together: large enough to amortise Python, small enough for the cache
 
 
@@ -45,6 +46,11 @@ class Batch:
     @property
     def x(self) -> Tensor:
         return self.views[0]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
+        """The batch on another device; Lightning calls this when a `Trainer` drives the module."""
+        views = tuple(view.to(device, non_blocking=non_blocking) for view in self.views)
+        return replace(self, views=views, y=self.y.to(device, non_blocking=non_blocking))
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Client:
     data: Samples
     memory: Memory  # whatever this client's earlier jobs chose to keep
     seed: int  # already unique to (run, round, client, job)
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     def __len__(self) -> int:
         return len(self.data)
@@ -126,7 +132,7 @@ class Client:
         return replace(self, data=replace(self.data, y=y.to(torch.int64)))
 
     def subset(self, keep: Tensor) -> Client:
-        """The same client with the samples that `keep` (a mask or positions) names; `Batch.index` counts in the subset."""
+        """The same client with the samples that `keep` names (a mask or positions); `Batch.index` counts in these."""
         data = self.data
         chosen = replace(data, index=data.index[keep], y=data.y[keep], observed=data.observed[keep])
         return replace(self, data=chosen)

@@ -1,8 +1,8 @@
 """Arithmetic on network states: dictionaries from names to detached CPU tensors.
 
 One rule for buffers, the same everywhere: floating entries (BatchNorm's running statistics included) are treated like
-parameters; integer entries (BatchNorm's batch counter) are averaged in floating point and truncated, as PyTorch does when
-the reference codes load such an average (T34).
+parameters; integer entries (BatchNorm's batch counter) are averaged in floating point and truncated, as PyTorch does
+when the reference codes load such an average (T34).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def squared_distance(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) ->
 
 
 def nbytes(value: object) -> int:
-    """What `value` weighs on the wire: tensors by their storage, numbers as eight bytes, containers by their contents."""
+    """Bytes of `value` on the wire: tensors by their elements, numbers as eight, containers by their contents."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, Mapping):

@@ -9,7 +9,7 @@ import torch
 
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import scoped
-from fnll.types import Call, Update
+from fnll.types import CPU, Call, Update
 
 
 def perform(scenario: Scenario, call: Call, device: torch.device) -> Update:
@@ -31,7 +31,7 @@ class Serial:
     """Clients one after the other."""
 
     scenario: Scenario
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     threads: int = 1
     exact = True
 

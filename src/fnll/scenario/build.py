@@ -27,8 +27,8 @@ def build(
 ) -> tuple[Scenario, Truth]:
     """Split `dataset` over clients and corrupt their labels.
 
-    `oracle` then uses the truth: `drop_noisy` deletes wrongly labelled samples (FedRN's Oracle), `true_labels` mends them.
-    `pooled` merges all clients into one that holds exactly the federated labels: a centralised reference.
+    `oracle` then uses the truth: `drop_noisy` deletes wrongly labelled samples (FedRN's Oracle), `true_labels` mends
+    them. `pooled` merges all clients into one that holds exactly the federated labels: a centralised reference.
     """
     require_integer("num_clients", num_clients, 1, "the number of clients the training set is split over")
     require(oracle in ORACLES, f"scenario.oracle must be one of {', '.join(ORACLES)}, got {oracle!r}")
@@ -59,11 +59,13 @@ def assemble(
     """Scenario and truth from ready-made labels and shards, with the oracle and the pooling applied."""
     if clean is None and not dataset.native_noise:
         clean = dataset.labels
+    if dataset.validation is not None:  # taken from every client after noise, so it is as noisy as what they train on
+        shards = tuple(shard[~torch.isin(shard, dataset.validation)] for shard in shards)
     wrong = None if clean is None else observed != clean
     realised = torch.tensor([_share(wrong, shard) for shard in shards], dtype=torch.float64)
     mark = fingerprint(dataset.train, observed, shards, dataset.test, dataset.test_labels)
     origin = Scenario(dataset.train, observed, shards, dataset.num_classes, dataset.transform, mark, mark)
-    truth = Truth(clean, nominal, realised, dataset.test, dataset.test_labels)
+    truth = Truth(clean, nominal, realised, dataset.test, dataset.test_labels, dataset.validation)
     scenario = origin
     if oracle != "none":
         if clean is None or wrong is None:

@@ -32,6 +32,7 @@ class Dataset:
     native_noise: bool = False  # the published labels are noisy and the clean ones unknown (Clothing1M, WebVision)
     annotations: Mapping[str, Tensor] = field(default_factory=dict)  # further label sets (CIFAR-N), for noise=human
     class_names: tuple[str, ...] = ()
+    validation: Tensor | None = None  # positions that no client trains on; they keep their observed (noisy) labels
 
     @cached_property
     def digest(self) -> str:
@@ -61,7 +62,7 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Built once, shared read-only by every method and held by every worker. It has no clean label and no test image."""
+    """Built once, shared read-only by every method and worker. It holds no clean label and no test image."""
 
     images: Images
     labels: Tensor  # observed labels of the whole training set
@@ -99,7 +100,7 @@ class Truth:
     realised: Tensor  # (clients,) share of its labels that differ from the clean ones; NaN where unknown
     test: Images
     test_labels: Tensor
-    validation: Tensor | None = None  # indices of a held-out part of the training set, with observed (noisy) labels
+    validation: Tensor | None = None  # positions held out of the clients' data, for selection by noisy labels
 
     @property
     def noisy_clients(self) -> set[int]:

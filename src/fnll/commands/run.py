@@ -1,0 +1,61 @@
+"""`fnll run`: one run, with all of Hydra's own flags."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from fnll.config import CONFIG_NAME, config_dir, explain, options, request_of
+from fnll.display import RunBar, verdict
+from fnll.experiment import prepare
+from fnll.loggers import watchers
+from fnll.run import execute
+
+
+def main(argv: Sequence[str]) -> int:
+    """Hand the words to Hydra; its errors come back as messages of ours."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise instead of printing and exiting with 1
+    extra = extra_config_dirs(argv)
+    before = sys.argv
+    sys.argv = ["fnll run", *argv]
+    try:
+        options("method", extra)
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(_task)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, extra) from None
+    finally:
+        sys.argv = before
+    return 0
+
+
+def _task(cfg: DictConfig) -> float | None:
+    request = request_of(cfg)
+    experiment = prepare(request)
+    console = Console(stderr=False, highlight=False)
+    folder = Path(request.cfg.runs_dir) / experiment.run_id
+    known = (folder / "summary.json").exists()
+    summary = execute(experiment, [RunBar(console), *watchers(request)])
+    if known:
+        console.print(f"{experiment.run_id} is finished already; nothing to do", soft_wrap=True)
+    console.print(verdict(summary), soft_wrap=True)
+    console.print(f"run folder: {folder}", soft_wrap=True)
+    return summary["test/accuracy"]["last10"]  # what a Hydra sweeper may optimise
+
+
+def extra_config_dirs(argv: Sequence[str]) -> list[Path]:
+    """The folders given by Hydra's `--config-dir`."""
+    found = []
+    for i, word in enumerate(argv):
+        if word in ("--config-dir", "-cd") and i + 1 < len(argv):
+            found.append(Path(argv[i + 1]))
+        elif word.startswith("--config-dir="):
+            found.append(Path(word.partition("=")[2]))
+    return found

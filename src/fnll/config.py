@@ -1,0 +1,160 @@
+"""From words on the command line to a resolved config, with Hydra's errors in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from fnll.errors import UserError, nearest
+
+CONFIG_NAME = "run"
+ENTRY_POINTS = "fnll.configs"
+GROUPS = (
+    "scenario",
+    "dataset",
+    "partition",
+    "noise",
+    "model",
+    "local",
+    "method",
+    "executor",
+    "logger",
+    "preset",
+    "experiment",
+)
+
+
+def config_dir() -> Path:
+    """The configs: inside the installed package, or at the top of the source tree."""
+    inside = Path(str(files("fnll"))) / "configs"
+    return inside if inside.is_dir() else Path(__file__).resolve().parents[2] / "configs"
+
+
+def plugin_dirs() -> dict[str, Path]:
+    """Config folders of other installed packages, by the name under which they registered."""
+    return {
+        point.name: Path(str(files(point.value.partition(":")[0]))) / point.value.partition(":")[2]
+        for point in entry_points(group=ENTRY_POINTS)
+    }
+
+
+def options(group: str, extra: Sequence[Path] = ()) -> dict[str, Path]:
+    """The choices of a config group, ours and the plugins'; two packages with the same name are refused."""
+    found: dict[str, Path] = {}
+    for folder in (config_dir(), *plugin_dirs().values(), *extra):
+        for path in sorted((folder / group).glob("*.yaml")):
+            if path.stem in found and found[path.stem] != path:
+                raise UserError(
+                    f"{group}={path.stem} is defined twice: in {found[path.stem]} and in {path}; "
+                    "rename one of them or uninstall one of the packages"
+                )
+            found[path.stem] = path
+    return found
+
+
+@dataclass(frozen=True)
+class Request:
+    """One composed run: its resolved config, and which file each group's values came from."""
+
+    cfg: DictConfig
+    choices: dict[str, str]
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The method as the user named it."""
+        return self.choices["method"]
+
+    @property
+    def command(self) -> str:
+        """What to type to run this again."""
+        return " ".join(["fnll run", *self.overrides])
+
+
+def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> Request:
+    """The config that `fnll run` would see for these overrides."""
+    for group in GROUPS:
+        options(group, config_dirs)
+    search = (
+        [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in config_dirs)}]"] if config_dirs else []
+    )
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
+            cfg = hydra_compose(CONFIG_NAME, overrides=[*overrides, *search], return_hydra_config=True)
+            return request_of(cfg, tuple(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, config_dirs) from None
+
+
+def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None) -> Request:
+    """Split a config with Hydra's own node into the run's config and the choices made."""
+    hydra = cfg.hydra if "hydra" in cfg else HydraConfig.get()
+    chosen = [(str(key), value) for key, value in hydra.runtime.choices.items() if value is not None]
+    choices = {key: str(value) for key, value in chosen if not key.startswith("hydra/")}
+    if overrides is None:
+        overrides = tuple(hydra.overrides.task)
+    own = cfg.copy()
+    with open_dict(own):
+        own.pop("hydra", None)
+    resolved: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    return Request(OmegaConf.create(resolved), choices, overrides)
+
+
+def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
+    """A Hydra or OmegaConf error in plain words, with the nearest names that exist."""
+    text = str(error)
+    missing = re.search(r"Could not find '(?P<group>[\w/]+)/(?P<name>[^'/]+)'", text)
+    if missing:
+        group, name = missing["group"], missing["name"]
+        hint = nearest(name, options(group, config_dirs)) if group in GROUPS else "see `fnll run --help`"
+        return UserError(f"there is no {group} called {name!r}; {hint}")
+    unknown = re.search(r"Could not override '(?P<key>[^']+)'", text) or re.search(
+        r"Key '(?P<key>[^']+)' is not in", text
+    )
+    if unknown:
+        key = unknown["key"]
+        return UserError(f"there is no setting called {key!r}; {nearest(key, _known_keys(key))}")
+    value = re.search(r"Missing mandatory value: (?P<key>\S+)", text)
+    if value:
+        return UserError(f"{value['key']} has no value; type {value['key']}=...")
+    return UserError(re.sub(r"\s*\n\s*", " ", text).strip())
+
+
+def _known_keys(key: str) -> list[str]:
+    """Every setting of the default config and of all choices of the group that `key` is in."""
+    group = key.split(".")[0]
+    keys: set[str] = set(GROUPS)
+    sources = [(config_dir() / f"{CONFIG_NAME}.yaml", "")]
+    sources += [
+        (path, f"{name}.") for name in ([group] if group in GROUPS else GROUPS) for path in options(name).values()
+    ]
+    for path, prefix in sources:
+        keys |= _leaves(yaml.safe_load(path.read_text()) or {}, prefix)
+    return sorted(keys)
+
+
+def _leaves(node: Any, prefix: str) -> set[str]:
+    if not isinstance(node, dict):
+        return set()
+    found = set()
+    for name, value in node.items():
+        if str(name).startswith("_") or name in ("defaults", "hydra"):
+            continue
+        found.add(f"{prefix}{name}")
+        found |= _leaves(value, f"{prefix}{name}.")
+    return found

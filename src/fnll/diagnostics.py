@@ -1,0 +1,179 @@
+"""Why a method wins or fails: its decisions scored against the truth, for any method and out of its sight.
+
+Jobs tell by `Update.trace` and `Update.labels`, the server by `fed.record`; docs/metrics.md lists the names. Nothing
+here flows back to a method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import confusion_matrix
+from torch import Tensor, nn
+
+from fnll.federation import Clients, Ledger, Trace
+from fnll.scenario.scenario import Scenario, Truth
+from fnll.seeding import torch_rng
+
+Row = dict[str, Any]
+
+
+class Diagnostics:
+    """Scores what one run's clients and server told, against the truth."""
+
+    def __init__(self, scenario: Scenario, truth: Truth, *, samples: int, device: torch.device) -> None:
+        self.scenario, self.truth, self.device = scenario, truth, device
+        self.clean = None if truth.labels is None else [truth.labels[shard] for shard in scenario.shards]
+        self.probe = self._wrongly_labelled(samples)
+
+    def score(self, window: Sequence[tuple[Clients, Ledger]], clients: Clients) -> Row:
+        """Metrics of the rounds since the last evaluation: (clients before the round, its ledger), and clients now."""
+        if self.clean is None:
+            return {}
+        row = self._selection([(before, trace) for before, ledger in window for trace in ledger.traces])
+        row |= self._correction(clients)
+        for before, ledger in window:
+            if "noisy_clients" in ledger.records:
+                row |= detection(self.truth.noisy_clients, set(ledger.records["noisy_clients"]))
+            if "noise_levels" in ledger.records:
+                row |= self._levels(ledger.records["noise_levels"], before, clients)
+        return row
+
+    def facts(self, window: Sequence[tuple[Clients, Ledger]], clients: Clients) -> list[tuple[str, Any]]:
+        """What the server recorded, in JSON's types, and the state of the labels whenever they changed."""
+        found = [
+            (name, plain(value)) for _, ledger in window for name, value in ledger.records.items() if name != "stage"
+        ]
+        changed = any(trace.labels is not None for _, ledger in window for trace in ledger.traces)
+        if changed and self.clean is not None:
+            found.append(("per_client_noise", plain(self._remaining(clients))))
+            found.append(("confusion", self.confusion(clients)))
+        return found
+
+    def confusion(self, clients: Clients) -> Any:
+        """Counts (true class, label now) per client, (clients, C, C)."""
+        assert self.clean is not None
+        classes = range(self.scenario.num_classes)
+        return [
+            confusion_matrix(true, self._labels(k, clients), labels=classes).tolist() if len(true) else []
+            for k, true in enumerate(self.clean)
+        ]
+
+    @torch.inference_mode()
+    def memorisation(self, model: nn.Module) -> Row:
+        """How a model answers on wrongly labelled training images: with the wrong label, or with the true one."""
+        if self.probe is None or not len(self.probe):
+            return {}
+        assert self.truth.labels is not None
+        model = model.to(self.device).eval()
+        pixels = self.scenario.images.take(self.probe)
+        parts = [
+            model(self.scenario.transform.plain(part.to(self.device))).argmax(1).cpu() for part in pixels.split(500)
+        ]
+        answers = torch.cat(parts)
+        return {
+            "memory/wrong": _mean(answers == self.scenario.labels[self.probe]),
+            "memory/true": _mean(answers == self.truth.labels[self.probe]),
+        }
+
+    def _wrongly_labelled(self, limit: int) -> Tensor | None:
+        """A fixed sub-sample of the training images whose observed label is wrong."""
+        if self.truth.labels is None:
+            return None
+        owned = torch.cat(self.scenario.shards)
+        wrong = owned[self.scenario.labels[owned] != self.truth.labels[owned]]
+        order = torch.randperm(len(wrong), generator=torch_rng("memorisation", self.scenario.fingerprint))
+        return wrong[order[:limit]].sort().values
+
+    def _labels(self, k: int, clients: Clients) -> Tensor:
+        """The labels client `k` trains on now."""
+        kept = clients.get(k)
+        corrected = None if kept is None else kept.labels
+        return self.scenario.labels[self.scenario.shards[k]] if corrected is None else corrected
+
+    def _remaining(self, clients: Clients) -> Tensor:
+        assert self.clean is not None
+        return torch.tensor([_mean(self._labels(k, clients) != true) for k, true in enumerate(self.clean)])
+
+    def _selection(self, traces: list[tuple[Clients, Trace]]) -> Row:
+        """Label precision and recall (FedRN section 5.3; T15), per participation, averaged."""
+        assert self.clean is not None
+        pairs = []
+        for before, trace in traces:
+            if "clean" not in trace.values:
+                continue
+            right = self._labels(trace.client, before) == self.clean[trace.client]
+            pairs.append(precision_recall(trace.values["clean"].bool(), right))
+        if not pairs:
+            return {}
+        return {f"select/{name}": float(np.mean([pair[i] for pair in pairs])) for i, name in enumerate(_PAIR)}
+
+    def _correction(self, clients: Clients) -> Row:
+        """Labels mended, spoilt and still wrong, as shares of all samples; only once something was corrected."""
+        assert self.clean is not None
+        if not any(kept.labels is not None for kept in clients.values()):
+            return {}
+        total = sum(len(true) for true in self.clean)
+        fixed = broken = left = 0
+        for k, true in enumerate(self.clean):
+            before, now = self.scenario.labels[self.scenario.shards[k]] == true, self._labels(k, clients) == true
+            fixed += int((~before & now).sum())
+            broken += int((before & ~now).sum())
+            left += int((~before & ~now).sum())
+        shares = {"fixed": fixed, "broken": broken, "left": left, "noise": broken + left}
+        return {f"labels/{name}": count / total for name, count in shares.items()}
+
+    def _levels(self, estimated: Any, before: Clients, now: Clients) -> Row:
+        """Mean absolute error of estimated noise levels: of the labels they were estimated on, and of those after."""
+        estimate = torch.as_tensor(np.asarray(estimated, dtype=float))
+        return {
+            "levels/error": _mean((estimate - self._remaining(before)).abs()),
+            "levels/error_after": _mean((estimate - self._remaining(now)).abs()),
+        }
+
+
+_PAIR = ("precision", "recall")
+
+
+def precision_recall(chosen: Tensor, right: Tensor) -> tuple[float, float]:
+    """Share of the chosen that are right, and of the right that were chosen; empty denominators count as one (T15)."""
+    hits = int((chosen & right).sum())
+    return hits / max(1, int(chosen.sum())), hits / max(1, int(right.sum()))
+
+
+def detection(truth: set[int], found: set[int]) -> Row:
+    """Noisy-client detection: recall, precision, F1 and exact match (FedNoRo table 3; T16)."""
+    hits = len(truth & found)
+    recall = hits / len(truth) if truth else 1.0
+    precision = hits / len(found) if found else float(not truth)
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return {
+        "detect/recall": recall,
+        "detect/precision": precision,
+        "detect/f1": f1,
+        "detect/exact": float(truth == found),
+    }
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's types; non-finite numbers become null."""
+    if isinstance(value, Tensor):
+        return plain(value.detach().cpu().numpy())
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return [plain(part) for part in sorted(value)]
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return value
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean()) if len(values) else 0.0

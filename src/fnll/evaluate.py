@@ -1,0 +1,69 @@
+"""What the harness measures: the global model on the clean test set. Methods never evaluate themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from fnll.images import Images, Transform
+
+IN_MEMORY = 1 << 29  # bytes of normalised test images kept ready; larger sets are normalised batch by batch
+
+
+class TestSet:
+    """The clean test set, ready for a network on `device`."""
+
+    __test__ = False  # not a pytest class
+
+    def __init__(
+        self,
+        images: Images,
+        labels: Tensor,
+        transform: Transform,
+        num_classes: int,
+        batch_size: int,
+        device: torch.device,
+    ) -> None:
+        self.images, self.labels, self.transform = images, labels, transform
+        self.num_classes, self.batch_size, self.device = num_classes, batch_size, device
+        floats = 4 * len(labels) * images.shape[0] * images.shape[1] * images.shape[2]
+        self.ready = list(self._prepare()) if floats <= IN_MEMORY else None
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels in fixed order and fixed batch size (networks with batch statistics depend on it)."""
+        return iter(self.ready) if self.ready is not None else self._prepare()
+
+    def _prepare(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(self.labels), self.batch_size):
+            rows = torch.arange(start, min(start + self.batch_size, len(self.labels)))
+            pixels = self.images.take(rows).to(self.device)
+            yield self.transform.plain(pixels), self.labels[rows].to(self.device)
+
+
+@torch.inference_mode()
+def confusion(model: nn.Module, test: TestSet) -> tuple[Tensor, float]:
+    """Counts (true class, predicted class) and the mean cross-entropy of `model` on the test set."""
+    model = model.to(test.device).eval()
+    counts = MulticlassConfusionMatrix(test.num_classes, validate_args=False).to(test.device)
+    loss = torch.zeros((), dtype=torch.float64, device=test.device)
+    for x, y in test.batches():
+        logits = model(x)
+        loss += F.cross_entropy(logits.float(), y, reduction="sum").double()
+        counts.update(logits.argmax(1), y)
+    return counts.compute().cpu(), float(loss) / max(1, len(test.labels))
+
+
+def scores(counts: Tensor, loss: float) -> dict[str, float]:
+    """Accuracy, balanced accuracy (mean recall over the classes present in the truth, T14) and loss."""
+    counts = counts.double()
+    support = counts.sum(1)
+    recall = counts.diag()[support > 0] / support[support > 0]
+    return {
+        "test/accuracy": float(counts.diag().sum() / counts.sum()),
+        "test/balanced_accuracy": float(recall.mean()),
+        "test/loss": loss,
+    }

@@ -1,0 +1,188 @@
+"""From a composed config to the objects of one run, and to the name that identifies it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import get_method, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from fnll import NUMBERS
+from fnll.config import Request
+from fnll.errors import UserError, nearest, require, require_between, require_integer
+from fnll.federation import Executor, World
+from fnll.net import Net
+from fnll.scenario.scenario import Scenario, Truth
+from fnll.types import Method
+
+NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run, ready to start: what can change its numbers, and the objects made from that."""
+
+    request: Request
+    scenario: Scenario
+    truth: Truth
+    device: torch.device
+
+    @property
+    def cfg(self) -> DictConfig:
+        return self.request.cfg
+
+    @property
+    def cohort(self) -> int:
+        """m = max(1, floor(fraction * clients))."""
+        return max(1, math.floor(self.cfg.fraction * len(self.scenario.shards) + 1e-9))
+
+    @property
+    def budget(self) -> int:
+        """Client updates that every method may spend."""
+        return self.cfg.rounds * self.cohort
+
+    @property
+    def world(self) -> World:
+        return World(self.scenario.sizes, self.scenario.num_classes, self.scenario.input_shape)
+
+    @cached_property
+    def method(self) -> Method:
+        shared = {"net": self.net, "local": made(self.cfg.local, "local"), "cohort": self.cohort}
+        factory = made(self.cfg.method, "method", shared)
+        return complete(factory, shared, "method")
+
+    @cached_property
+    def net(self) -> Net:
+        build = made(self.cfg.model, "model")
+        return Net.of(build, num_classes=self.scenario.num_classes, input_shape=self.scenario.input_shape)
+
+    def executor(self) -> Executor:
+        return complete(
+            made(self.cfg.executor, "executor"), {"scenario": self.scenario, "device": self.device}, "executor"
+        )
+
+    @property
+    def numerics(self) -> str:
+        """`exact`, or `vectorised` for the one executor whose sums are grouped differently."""
+        return str(OmegaConf.select(self.cfg, "executor.numerics", default="exact"))
+
+    @cached_property
+    def run_id(self) -> str:
+        """`<method>-<12 hex>`: a hash of everything that can change the numbers, and of nothing else."""
+        config: Any = OmegaConf.to_container(self.cfg)
+        for key in NOT_IDENTITY:
+            config.pop(key, None)
+        config["eval"].pop("overlap", None)
+        for key in ("root", "download", "cache"):  # where the data lie; the fingerprint says what they are
+            config["dataset"].pop(key, None)
+        config["scenario"].pop("path", None)
+        identity = {
+            "config": config,
+            "numerics": self.numerics,
+            "threads": OmegaConf.select(self.cfg, "executor.threads", default=1),
+            "device": self.device.type,
+            "fingerprint": self.scenario.fingerprint,
+            "numbers": NUMBERS,
+        }
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        return f"{self.request.name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+def prepare(request: Request) -> Experiment:
+    """Check the settings, build the scenario and put the pieces together."""
+    cfg = request.cfg
+    check_settings(cfg)
+    scenario, truth = scenario_of(cfg)
+    return Experiment(request, scenario, truth, device_of(cfg.device))
+
+
+def check_settings(cfg: DictConfig) -> None:
+    """Refuse numbers that make no sense before anything is built."""
+    require_integer("num_clients", cfg.num_clients, 1, "the number of clients the training set is split over")
+    require_between("fraction", cfg.fraction, 0, 1, "the share of the clients that take part in one round")
+    require(cfg.fraction > 0, f"fraction must be greater than 0, got {cfg.fraction}; 0.5 takes half of the clients")
+    require_integer("rounds", cfg.rounds, 1, "the budget is rounds * cohort client updates")
+    for key in ("seed", "scenario_seed"):
+        require_integer(key, cfg[key], 0, "any whole number that is not negative")
+    require_integer("eval_every", cfg.eval_every, 1, "evaluate after every so many steps")
+    require_integer("diagnostics_every", cfg.diagnostics_every, 0, "0 switches memorisation curves off")
+    require_integer("diagnostics_samples", cfg.diagnostics_samples, 1, "images that memorisation is measured on")
+    require_integer("eval.batch_size", cfg.eval.batch_size, 1, "test images in one forward pass")
+    require(cfg.eval.overlap in (True, False, "auto"), f"eval.overlap is true, false or auto, got {cfg.eval.overlap}")
+    require(cfg.protocol in ("shared", "paper"), f"protocol is shared or paper, got {cfg.protocol!r}")
+
+
+def scenario_of(cfg: DictConfig) -> tuple[Scenario, Truth]:
+    """The scenario that a config describes, and the truth about it."""
+    builder = made(cfg.scenario, "scenario")
+    parts = {name: made(cfg[name], name) for name in ("dataset", "partition", "noise")}
+    shared = {**parts, "num_clients": cfg.num_clients, "seed": cfg.scenario_seed}
+    scenario, truth = complete(builder, shared, "scenario")
+    return scenario, truth
+
+
+def device_of(name: str) -> torch.device:
+    """`auto` is cuda where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda was asked for, but torch sees no GPU here; type device=cpu")
+    return device
+
+
+def made(node: DictConfig, group: str, shared: dict[str, Any] | None = None) -> Any:
+    """What a config node describes; `shared` completes methods nested inside it (FedCorr's usual stage)."""
+    try:
+        thing = instantiate(node, _convert_="object")
+    except InstantiationException as error:
+        raise _mistake(node, group, error) from error
+    if shared is not None and hasattr(thing, "keywords"):
+        nested = {key: value for key, value in thing.keywords.items() if hasattr(value, "keywords")}
+        for key, value in nested.items():
+            thing.keywords[key] = complete(value, shared, f"{group}.{key}")
+    return thing
+
+
+def complete(factory: Any, shared: dict[str, Any], group: str) -> Any:
+    """Call a Hydra partial with the settings that every choice of its group shares."""
+    try:
+        return factory(**shared)
+    except TypeError as error:
+        raise _explain_arguments(getattr(factory, "func", factory), group, error, shared) from error
+
+
+def _mistake(node: DictConfig, group: str, error: InstantiationException) -> Exception:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UserError):
+            return cause
+        if isinstance(cause, TypeError):
+            target = get_method(node._target_) if "_target_" in node else None
+            return _explain_arguments(target, group, cause, {})
+        cause = cause.__cause__
+    return UserError(f"{group}: {str(error).splitlines()[0]}")
+
+
+def _explain_arguments(target: Any, group: str, error: TypeError, shared: dict[str, Any]) -> Exception:
+    text = str(error)
+    known = [name for name in inspect.signature(target).parameters if name not in shared] if target else []
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'", text)
+    if unexpected:
+        return UserError(f"{group} has no setting called {unexpected[1]!r}; {nearest(unexpected[1], known)}")
+    missing = re.search(r"missing \d+ required .*?: (.*)", text)
+    if missing:
+        return UserError(f"{group} needs values for {missing[1].strip()}")
+    return error
