@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -23,6 +24,8 @@ class FedProx(FedAvg):
     Symbols: μ `mu`. The released codes of this field use other penalties under the same name; `form` has them:
     `half_squared` is the paper's, `norm` FedCorr's (μ‖w − w_g‖), `sum_tensor_norms` FNBench's (½μ Σ‖·‖ over tensors).
     """
+
+    limit_laws: ClassVar[dict[str, dict[str, float]]] = {"μ = 0 is FedAvg": {"mu": 0.0}}
 
     mu: float
     form: str

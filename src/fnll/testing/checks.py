@@ -1,0 +1,352 @@
+"""The rules of a fair comparison as small named checks; the tests hold a broken method for each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fnll.checkpoint import Checkpoints
+from fnll.executors import Serial
+from fnll.federation import Federation, Ledger, Snapshot, Totals
+from fnll.methods.fedavg import FedAvg
+from fnll.testing.equality import canonical, same
+from fnll.testing.executors import Backwards, Paranoid, Recording, Roundtrip
+from fnll.testing.subject import SHARED, Subject
+from fnll.testing.worlds import CLASSES, CLIENTS, TinyWorld, accuracy, play
+from fnll.weights import all_finite
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property that every method must have, in words and as a test."""
+
+    name: str
+    promise: str  # what must hold
+    stakes: str  # what failing it would mean for a comparison
+    remedy: str  # where to look
+    test: Callable[[Subject], None]  # raises AssertionError
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(promise: str, stakes: str, remedy: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
+    """Register a check under the name of its function."""
+
+    def register(test: Callable[[Subject], None]) -> Callable[[Subject], None]:
+        name = test.__name__
+        CHECKS[name] = Check(name, promise, stakes, remedy, test)
+        return test
+
+    return register
+
+
+def fail(message: str) -> None:
+    """Say how a promise was broken."""
+    raise AssertionError(message)
+
+
+@check(
+    "Every setting in the YAML is a field of the class, and every field has its value in the YAML.",
+    "A number could come from a place that no config shows and no run records.",
+    "Give fields types but no defaults; write their values, with sources, into the YAML.",
+)
+def config_matches_fields(subject: Subject) -> None:
+    method = subject.method(TinyWorld())
+    fields = {f.name: f for f in dataclasses.fields(method) if f.name not in SHARED and f.init}  # type: ignore[arg-type]
+    if odd := fields.keys() ^ subject.settings.keys():
+        fail(f"in only one of the class and the YAML: {', '.join(sorted(odd))}")
+    missing = (dataclasses.MISSING, dataclasses.MISSING)
+    if hidden := [name for name, f in fields.items() if (f.default, f.default_factory) != missing]:
+        fail(f"defaults in the class: {', '.join(hidden)}")
+
+
+@check(
+    "The method is a frozen dataclass that a run leaves exactly as it was.",
+    "State hidden on the method is lost by a resume and differs between worker processes.",
+    "Use @dataclass(frozen=True, kw_only=True); return what is learned in State, Update.memory or Update.report.",
+)
+def method_frozen(subject: Subject) -> None:
+    world = TinyWorld()
+    method = subject.method(world)
+    if not (dataclasses.is_dataclass(method) and method.__dataclass_params__.frozen):  # type: ignore[attr-defined]
+        fail("it is not a frozen dataclass")
+    before = canonical(vars(method))
+    play(method, world)
+    if canonical(vars(method)) != before:
+        fail("its attributes changed during the run")
+
+
+@check(
+    "The same seed gives the same initial state, and another seed another one.",
+    "Methods would not start from the same weights, so differences would not be the methods'.",
+    "Draw initial values from fed.seed(...) or fed.rng(...), never from the global generators.",
+)
+def init_repeatable(subject: Subject) -> None:
+    world = TinyWorld()
+    first, again, other = (_init(subject, world, seed) for seed in (0, 0, 1))
+    if not same(first, again):
+        fail("two starts with one seed differ")
+    if same(first, other):
+        fail("seeds 0 and 1 start alike")
+
+
+def _init(subject: Subject, world: TinyWorld, seed: int) -> object:
+    method = subject.method(world)
+    fed = Federation(world.public, Serial(world.scenario), {}, Ledger(), Totals(), 24, seed, -1)
+    return method.init(fed)
+
+
+@check(
+    "The same seed gives the same run, bit for bit, whatever the global generators hold.",
+    "Nobody could reproduce a number, and paired comparisons would not be paired.",
+    "Use client.generator(...), client.seed, fed.rng(...); give scikit-learn a random_state from fed.seed(...).",
+)
+def round_repeatable(subject: Subject) -> None:
+    world = TinyWorld()
+    torch.manual_seed(1)
+    first = play(subject.method(world), world)
+    torch.manual_seed(2)
+    if not same(first, play(subject.method(world), world)):
+        fail("two runs with one seed differ")
+
+
+@check(
+    "The order in which clients are computed does not matter.",
+    "Results would depend on the executor and on the number of workers.",
+    "A job may use only its client, its message and its own randomness; combine updates in the order of the cohort.",
+)
+def order_free(subject: Subject) -> None:
+    _equal_to_serial(subject, Backwards, "clients computed in reverse order give another run")
+
+
+@check(
+    "Jobs, messages and updates survive a process boundary.",
+    "The method could not run in worker processes or on a cluster.",
+    "Make jobs methods of the (importable) class; send tensors, numbers and containers of these.",
+)
+def crosses_processes(subject: Subject) -> None:
+    _equal_to_serial(subject, Roundtrip, "a pickled copy of the calls gives another run")
+
+
+def _equal_to_serial(subject: Subject, executor: type[Backwards] | type[Roundtrip], complaint: str) -> None:
+    world = TinyWorld()
+    plain = play(subject.method(world), world)
+    if not same(plain, play(subject.method(world), world, executor=executor(world.scenario))):
+        fail(complaint)
+
+
+@check(
+    "A job changes nothing it was given, and doing it again gives the same result.",
+    "A client could influence another one, or the server, behind the scenes.",
+    "Copy before changing in place; return new values in the Update.",
+)
+def jobs_pure(subject: Subject) -> None:
+    world = TinyWorld()
+    play(subject.method(world), world, executor=Paranoid(world.scenario))
+
+
+@check(
+    "The state and the clients' memories can be written to a checkpoint and read back bit for bit.",
+    "An interrupted run could not be continued.",
+    "Keep tensors, Weights, numbers, strings and containers of these in State and memory.",
+)
+def state_roundtrips(subject: Subject) -> None:
+    world = TinyWorld()
+    for snapshot in play(subject.method(world), world):
+        if not same(_through_disk(snapshot), snapshot):
+            fail(f"the snapshot after round {snapshot.t} came back changed")
+
+
+@check(
+    "A run that is stopped after any round and resumed ends exactly as the uninterrupted one.",
+    "Results would depend on when a machine was restarted.",
+    "Whatever a later round needs must be in State or in a client's memory.",
+)
+def resume_exact(subject: Subject) -> None:
+    world = TinyWorld()
+    whole = play(subject.method(world), world)
+    for snapshot in whole[:-1]:
+        rest = play(subject.method(world), world, resume=_through_disk(snapshot))
+        if not same(rest[-1], whole[-1]):
+            fail(f"resumed after round {snapshot.t}, the run ends differently")
+
+
+def _through_disk(snapshot: Snapshot) -> Snapshot:
+    with tempfile.TemporaryDirectory() as folder:
+        Checkpoints(Path(folder), "check").save(snapshot, {})
+        restored = Checkpoints(Path(folder), "check").load()
+    if restored is None:
+        raise AssertionError("the checkpoint could not be read back")
+    return restored.snapshot
+
+
+@check(
+    "With the same observed labels, the run is the same whatever the true labels are.",
+    "A method that knows the truth beats every honest one.",
+    "Use client.data only; nothing that leads to Truth or to the data set is yours to look at.",
+)
+def blind_to_truth(subject: Subject) -> None:
+    runs = []
+    for other in (False, True):
+        world = TinyWorld(other_truth=other)
+        runs.append(play(subject.method(world), world))
+        del world
+        gc.collect()  # so that only one world's truth exists at a time
+    if not same(*runs):
+        fail("other true labels behind the same observed ones give another run")
+
+
+@check(
+    "What a client computes does not depend on another client's data.",
+    "Clients would share data, which federated learning rules out.",
+    "A job may read client.data and its message; everything else must come as an Update through the server.",
+)
+def blind_to_strangers(subject: Subject) -> None:
+    first = _first_map(subject, TinyWorld())
+    called = [call.client for call, _ in first]
+    stranger = called[0] if len(called) > 1 else next(k for k in range(CLIENTS) if k not in called)
+    again = _first_map(subject, TinyWorld(altered=stranger))
+    for (call, update), (_, changed) in zip(first, again, strict=True):
+        if call.client != stranger and not same(update, changed):
+            fail(f"client {call.client}'s update depends on client {stranger}'s labels")
+
+
+def _first_map(subject: Subject, world: TinyWorld) -> list[tuple]:
+    executor = Recording(world.scenario)
+    play(subject.method(world), world, executor=executor, rounds=8)
+    return executor.seen[0]
+
+
+@check(
+    "model(state) gives one row of finite logits per image, one column per class.",
+    "The harness could not evaluate the method like the others.",
+    "Return a module that maps normalised images to logits, in evaluation mode safe.",
+)
+def model_gives_logits(subject: Subject) -> None:
+    world = TinyWorld()
+    method = subject.method(world)
+    last = play(method, world)[-1]
+    images = world.scenario.transform.plain(world.truth.test.take(torch.arange(7)))
+    with torch.inference_mode():
+        logits = method.model(last.state).eval()(images)
+    if tuple(logits.shape) != (7, CLASSES):
+        fail(f"seven images and {CLASSES} classes gave {tuple(logits.shape)}")
+    if not torch.isfinite(logits).all():
+        fail("the logits are not finite")
+
+
+@check(
+    "The global weights stay finite.",
+    "One bad division would end the run as diverged.",
+    "Guard minima, maxima and mixtures of constant or empty input (spec: edge-case policy).",
+)
+def finite(subject: Subject) -> None:
+    _survives(subject, "noisy")
+
+
+@check(
+    "It copes when no client is noisy.",
+    "Robust methods must not break on clean data, the first column of every table.",
+    "A two-component mixture always splits; handle an empty noisy set.",
+)
+def no_noisy_clients(subject: Subject) -> None:
+    _survives(subject, "clean")
+
+
+@check(
+    "It copes when every client is noisy.",
+    "The hardest column of a grid would be missing.",
+    "Handle an empty clean set.",
+)
+def all_noisy_clients(subject: Subject) -> None:
+    _survives(subject, "all_noisy")
+
+
+@check(
+    "It copes with a client whose labels are all of one class.",
+    "Strongly non-IID partitions have such clients.",
+    "Class priors of zero, per-class statistics of missing classes and flat losses need a rule.",
+)
+def single_class_client(subject: Subject) -> None:
+    _survives(subject, "single_class")
+
+
+@check(
+    "It copes with a client that has one sample.",
+    "Dirichlet partitions have such clients.",
+    "Mixtures and nearest neighbours need at least two points; have a rule for fewer.",
+)
+def one_sample_client(subject: Subject) -> None:
+    _survives(subject, "one_sample")
+
+
+@check(
+    "It copes with a client that has no samples.",
+    "Partitions and oracles can leave such clients.",
+    "fed.sample never returns an empty client; use fed.inhabited when you ask everyone.",
+)
+def empty_client(subject: Subject) -> None:
+    _survives(subject, "empty")
+
+
+@check(
+    "It copes with a cohort of one client.",
+    "Small fractions give such cohorts.",
+    "Aggregation and distances between clients need a rule for a single update.",
+)
+def cohort_of_one(subject: Subject) -> None:
+    _survives(subject, "noisy", cohort=1, rounds=24)
+
+
+@check(
+    "It copes with all clients in every round.",
+    "FedNoRo's paper runs all methods this way.",
+    "Sampling all clients must not fail or repeat one.",
+)
+def cohort_of_all(subject: Subject) -> None:
+    _survives(subject, "noisy", cohort=CLIENTS, rounds=4)
+
+
+def _survives(subject: Subject, kind: str, cohort: int = 3, rounds: int = 8) -> None:
+    world = TinyWorld(kind)
+    snapshots = play(subject.method(world, cohort=cohort), world, cohort=cohort, rounds=rounds)
+    for snapshot in snapshots:
+        if not all_finite(snapshot.state.weights):
+            fail(f"the weights are not finite after round {snapshot.t}")
+    spent = snapshots[-1].totals.client_updates
+    if spent < rounds * cohort:
+        fail(f"it stopped after {spent} of {rounds * cohort} client updates")
+
+
+@check(
+    "With the settings it names in `limit_laws`, it is FedAvg bit for bit.",
+    "A method that does not reduce to FedAvg when its idea is switched off differs from it in something else too.",
+    "Compare what is drawn, sent and averaged with methods/fedavg.py.",
+)
+def limit_laws(subject: Subject) -> None:
+    world = TinyWorld("balanced")
+    reference = play(FedAvg(**world.shared()), world)[-1].state.weights
+    for law, settings in subject.limit_laws.items():
+        ours = play(subject.method(world, **settings), world)[-1].state.weights
+        if not same(dict(ours), dict(reference)):
+            fail(f"{law}: it is not FedAvg")
+
+
+@check(
+    "It learns: on easy, clean data it ends far above chance.",
+    "A method that runs without error may still train nothing.",
+    "See that the trained weights come back from the job and reach the aggregate.",
+)
+def learns(subject: Subject) -> None:
+    world = TinyWorld("clean")
+    method = subject.method(world)
+    reached = accuracy(method, play(method, world, rounds=16)[-1], world)
+    if reached < 2 / CLASSES:
+        fail(f"accuracy {reached:.0%} after 16 rounds; chance is {1 / CLASSES:.0%}")

@@ -1,0 +1,77 @@
+"""A method under test: made from its YAML, with settings that take a short run through every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fnll.config import compose, options
+from fnll.errors import UserError, nearest
+from fnll.experiment import complete, made
+from fnll.testing.worlds import TinyWorld
+from fnll.types import Method
+
+SHARED = ("net", "local", "cohort")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A method's config, ready to be made in any tiny world.
+
+    The class may carry, all optional: `short_run`, settings under which eight rounds pass through every stage;
+    `limit_laws`, a mapping from a sentence to settings under which it is FedAvg; `excused`, a mapping from the name of
+    a check to the reason why it cannot hold.
+    """
+
+    name: str
+    node: DictConfig
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {str(key): value for key, value in self.node.items() if not str(key).startswith("_")}
+
+    @property
+    def short_run(self) -> Mapping[str, Any]:
+        return getattr(self._class, "short_run", {})
+
+    @property
+    def limit_laws(self) -> Mapping[str, Mapping[str, Any]]:
+        return getattr(self._class, "limit_laws", {})
+
+    @property
+    def excused(self) -> Mapping[str, str]:
+        return getattr(self._class, "excused", {})
+
+    @property
+    def _class(self) -> Any:
+        return made(self.node, "method").func
+
+    def method(self, world: TinyWorld, cohort: int = 3, **settings: Any) -> Method:
+        """The method in `world`, under its short settings and those given."""
+        node = self.node.copy()
+        for key, value in {**self.short_run, **settings}.items():
+            OmegaConf.update(node, key, value, force_add=True)
+        shared = world.shared(cohort)
+        return complete(made(node, "method", shared), shared, "method")
+
+
+def subject_of(name: str) -> Subject:
+    """A method by its name or by the path of its YAML."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        if name not in options("method"):
+            raise UserError(f"there is no method called {name!r}; {nearest(name, options('method'))}")
+        return Subject(name, compose([f"method={name}"]).cfg.method)
+    if not path.is_file():
+        raise UserError(f"there is no file {name}; give a method's name or the path of its YAML")
+    if path.resolve().parent.name == "method":
+        folder = path.resolve().parents[1]
+        return Subject(path.stem, compose([f"method={path.stem}"], [folder]).cfg.method)
+    node = OmegaConf.load(path)
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        raise UserError(f"{name} names no `_target_`; it should say which class it configures")
+    return Subject(path.stem, node)
