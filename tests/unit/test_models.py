@@ -261,8 +261,7 @@ def test_load_copies_and_draws_nothing() -> None:
     weights = net.fresh(1)
     weights["body.bn1.num_batches_tracked"].fill_(12)
     kept = {name: value.clone() for name, value in weights.items()}
-    net.load(weights)
-    before = torch.get_rng_state()
+    before = torch.get_rng_state()  # before the first load, which builds the template
     one, two = net.load(weights), net.load(weights)
     assert torch.equal(before, torch.get_rng_state())
     assert equal(snapshot(one), weights)
