@@ -1,0 +1,45 @@
+"""Local intrinsic dimensionality of predictions (FedCorr, equation 2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fnll.errors import require_integer
+from fnll.noisy.variant import Variant, require_variant
+
+EPSILON = 1e-6  # not negligible: it pulls the estimate towards 0 where predictions saturate, in both forms
+DISTANCES_AT_ONCE = 2**22  # 32 MB of float64
+
+
+def lid(probs: Tensor, k: int = 20, variant: Variant = "paper") -> Tensor:
+    """The maximum-likelihood estimate of each prediction's local intrinsic dimensionality, (n, C) → (n,) float64.
+
+    With r_i the distance to the i-th nearest other prediction, it is −k / (Σ_i log(r_i / (r_k + ε)) + ε). Distances are
+    float64 differences: float32 matrix products would make neighbours of saturated predictions coincide. A prediction
+    that occurs twice has r_1 = 0 and estimate 0.
+
+    The forms differ where n − 1 < k. `paper` uses k' = min(k, n − 1) throughout and gives NaN where k' < 2, since one
+    distance alone says nothing about dimension; `official` takes the neighbours there are but keeps the numerator k.
+    """
+    require_variant(variant)
+    require_integer("k", k, 2, "LID compares the distances of at least two neighbours")
+    points = probs.detach().to("cpu", torch.float64)
+    n = len(points)
+    neighbours = min(k, n - 1)
+    if neighbours < (2 if variant == "paper" else 1):
+        return torch.full((n,), torch.nan, dtype=torch.float64)
+    r = _nearest_distances(points, neighbours)
+    log_ratios = (r / (r[:, -1:] + EPSILON)).log().sum(dim=1)
+    return -(neighbours if variant == "paper" else k) / (log_ratios + EPSILON)
+
+
+def _nearest_distances(points: Tensor, count: int) -> Tensor:
+    """Ascending Euclidean distances to the `count` nearest other points, (n, count), a block of rows at a time."""
+    rows = max(1, DISTANCES_AT_ONCE // len(points))
+    blocks = []
+    for block in points.split(rows):
+        distances = torch.cdist(block, points, compute_mode="donot_use_mm_for_euclid_dist")
+        nearest = distances.topk(count + 1, dim=1, largest=False, sorted=True).values
+        blocks.append(nearest[:, 1:])  # the first is the point itself, at distance 0, or a twin of it
+    return torch.cat(blocks)
