@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fnll {__version__}")
         return 0
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("hydra").propagate = False  # it prints for itself
     for noisy in ("lightning", "lightning.fabric", "lightning.pytorch", "wandb", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:

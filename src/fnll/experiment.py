@@ -166,14 +166,15 @@ def complete(factory: Any, shared: dict[str, Any], group: str) -> Any:
 
 def _mistake(node: DictConfig, group: str, error: InstantiationException) -> Exception:
     cause: BaseException | None = error
+    root: BaseException = error
     while cause is not None:
         if isinstance(cause, UserError):
             return cause
         if isinstance(cause, TypeError):
             target = get_method(node._target_) if "_target_" in node else None
             return _explain_arguments(target, group, cause, {})
-        cause = cause.__cause__
-    return UserError(f"{group}: {str(error).splitlines()[0]}")
+        root, cause = cause, cause.__cause__
+    return UserError(f"{group}: {str(root).splitlines()[0]} (while making {node.get('_target_')})")
 
 
 def _explain_arguments(target: Any, group: str, error: TypeError, shared: dict[str, Any]) -> Exception:

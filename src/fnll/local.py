@@ -14,11 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fnll.errors import require_at_least, require_between, require_integer, require_positive
+from fnll.errors import require, require_at_least, require_between, require_integer, require_positive
 from fnll.types import Batch, Client
 from fnll.weights import Weights, snapshot
 
 log = logging.getLogger(__name__)
+
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")  # weights are always float32; mixed ones compute in half
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +34,16 @@ class LocalSpec:
     optimizer: Callable[..., Optimizer]  # called with parameters and lr
     clip_norm: float | None  # largest gradient norm, or None
     keep_optimizer: bool  # carry momentum from round to round in the client's memory: for centralised recipes
-    precision: str  # Fabric's name: 32-true, bf16-mixed, 16-mixed, 64-true
+    precision: str  # Fabric's name for it, one of PRECISIONS
 
     def __post_init__(self) -> None:
         require_integer("local.epochs", self.epochs, 1, "passes of a client over its data in one round")
         require_integer("local.batch_size", self.batch_size, 1, "samples in one step")
         require_positive("local.lr", self.lr, "the learning rate of round 0")
         require_positive("local.lr_decay", self.lr_decay, "the rate of round t is lr * lr_decay ** t")
+        require(
+            self.precision in PRECISIONS, f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
+        )
         if self.clip_norm is not None:
             require_positive(
                 "local.clip_norm", self.clip_norm, "the largest gradient norm; null leaves gradients alone"
@@ -93,7 +98,7 @@ def fit(
 ) -> tuple[Weights, Weights]:
     """Train `module` on one client; return the network's state and the optimisers' state, both detached.
 
-    The second is empty unless `local.keep_optimizer` is set; pass it back as `remembered` to go on where training ended.
+    The second is empty unless `local.keep_optimizer` is set; pass it back as `remembered` to go on where it ended.
     """
     spec = module.spec
     module.to(client.device)
@@ -148,7 +153,8 @@ def _stepper(module: Classifier, device: torch.device) -> tuple[Callable[[Batch,
     wrapped, *managed = fabric.setup(module, *optimizers)
 
     def full(batch: Batch, index: int) -> None:
-        loss = wrapped.training_step(batch, index)
+        with fabric.autocast():  # on one device Fabric calls steps directly, outside of its precision's context
+            loss = module.training_step(batch, index)
         if not module.automatic_optimization or loss is None:
             return
         (optimizer,) = managed

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fnll.config import CONFIG_NAME, config_dir, explain, options, request_of
 from fnll.display import RunBar, verdict
+from fnll.errors import UserError
 from fnll.experiment import prepare
 from fnll.loggers import watchers
 from fnll.run import execute
@@ -24,19 +25,30 @@ def main(argv: Sequence[str]) -> int:
     """Hand the words to Hydra; its errors come back as messages of ours."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise instead of printing and exiting with 1
     extra = extra_config_dirs(argv)
+    mistakes: list[UserError] = []
+
+    def task(cfg: DictConfig) -> float | None:
+        try:
+            return _run(cfg)
+        except UserError as error:  # raised here, Hydra would print a message of its own above ours
+            mistakes.append(error)
+            return None
+
     before = sys.argv
     sys.argv = ["fnll run", *argv]
     try:
         options("method", extra)
-        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(_task)()
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(task)()
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, extra) from None
     finally:
         sys.argv = before
+    if mistakes:
+        raise mistakes[0]
     return 0
 
 
-def _task(cfg: DictConfig) -> float | None:
+def _run(cfg: DictConfig) -> float | None:
     request = request_of(cfg)
     experiment = prepare(request)
     console = Console(stderr=False, highlight=False)

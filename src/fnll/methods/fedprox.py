@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fnll.errors import require, require_at_least
+from fnll.errors import require_at_least
 from fnll.local import Classifier, LocalSpec
 from fnll.methods.fedavg import FedAvg
-from fnll.proximal import FORMS, prox_penalty
+from fnll.proximal import ProxForm, prox_penalty, require_prox_form
 from fnll.types import Batch, Client
 from fnll.weights import Weights
 
@@ -22,27 +22,27 @@ class FedProx(FedAvg):
     Clients minimise F_k(w) + (μ/2)‖w − w_g‖² (equation 2), so that they stay near the global weights w_g.
 
     Symbols: μ `mu`. The released codes of this field use other penalties under the same name; `form` has them:
-    `half_squared` is the paper's, `norm` FedCorr's (μ‖w − w_g‖), `sum_tensor_norms` FNBench's (½μ Σ‖·‖ over tensors).
+    `half_squared` is the paper's, `norm` FedCorr's code (μ‖w − w_g‖), `sum_tensor_norms` FNBench's (μ Σ‖·‖ tensor by
+    tensor; its factor ½ belongs into `mu`).
     """
 
     limit_laws: ClassVar[dict[str, dict[str, float]]] = {"μ = 0 is FedAvg": {"mu": 0.0}}
 
     mu: float
-    form: str
+    form: ProxForm
 
     def __post_init__(self) -> None:
         require_at_least("method.mu", self.mu, 0, "μ weighs the proximal term; 0 is FedAvg")
-        require(self.form in FORMS, f"method.form must be one of {', '.join(FORMS)}, got {self.form!r}")
+        require_prox_form(self.form, "method.form")
 
     def module(self, client: Client, weights: Weights) -> Classifier:
-        anchor = {name: value.to(client.device) for name, value in weights.items()}
-        return Proximal(self.net.load(weights), self.local, client.t, anchor=anchor, mu=self.mu, form=self.form)
+        return Proximal(self.net.load(weights), self.local, client.t, anchor=weights, mu=self.mu, form=self.form)
 
 
 class Proximal(Classifier):
     """Cross-entropy plus μ times a penalty on the distance to `anchor`."""
 
-    def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, anchor: Weights, mu: float, form: str) -> None:
+    def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, anchor: Weights, mu: float, form: ProxForm) -> None:
         super().__init__(net, spec, t)
         self.anchor, self.mu, self.form = anchor, mu, form
 

@@ -1,0 +1,64 @@
+# Everything goes through one virtual environment, made on first use. `make help` lists the targets.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+METHOD ?= fedcorr
+EXPERIMENT ?= rho_tau
+SEEDS ?= 3
+JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+RUNS ?= runs
+ARGS ?=
+
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all lint types format sweep report bench docs clean
+
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@echo
+	@echo '  Variables of sweep and report: METHOD=fedavg,fedcorr EXPERIMENT=rho_tau SEEDS=5 JOBS=2 RUNS=runs ARGS="rounds=30"'
+
+install: $(READY) ## Make the virtual environment
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## Compare the methods on noisy clients, with a table and a report (minutes)
+	$(BIN)/fnll sweep experiment=demo runs_dir=$(RUNS)/demo --jobs $(JOBS) --report $(RUNS)/demo-report
+
+test: $(READY) ## Run the tests (under five minutes on two cores)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+
+test-all: $(READY) ## Run all tests, the slow ones included
+	$(BIN)/python -m pytest -n $(JOBS) --cov=fnll --cov-report=term-missing:skip-covered $(ARGS)
+
+lint: $(READY) ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## Check types
+	$(BIN)/mypy
+
+format: $(READY) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sweep: $(READY) ## Run a grid: make sweep METHOD=fedcorr EXPERIMENT=rho_tau SEEDS=3
+	$(BIN)/fnll sweep experiment=$(EXPERIMENT) method=$(METHOD) 'seed=range($(SEEDS))' runs_dir=$(RUNS) --jobs $(JOBS) $(ARGS)
+
+report: $(READY) ## Turn the runs into tables, figures and a page: make report RUNS=runs
+	$(BIN)/fnll report $(RUNS) --out report $(ARGS)
+
+bench: $(READY) ## Measure speed against bare PyTorch, in one run
+	$(BIN)/fnll bench $(ARGS)
+
+docs: $(READY) ## Build the documentation into site/ (warnings are errors)
+	$(BIN)/mkdocs build --strict --quiet
+
+clean: ## Remove what can be made again (not the runs)
+	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .pytest_cache

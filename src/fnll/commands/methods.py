@@ -1,0 +1,45 @@
+"""`fnll methods`: the installed methods, their papers, and what each is given beyond FedAvg."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fnll.config import compose, options
+from fnll.experiment import made
+
+
+def main(argv: Sequence[str]) -> int:
+    """List every choice of the config group `method`."""
+    parser = argparse.ArgumentParser(prog="fnll methods", description="The installed methods, ours and the plugins'.")
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    args = parser.parse_args(argv)
+    rows = [describe(name) for name in options("method")]
+    if args.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    table = Table("method", "paper", "is given beyond FedAvg", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(row["name"], row["paper"], "; ".join(row["privileges"]) or "–")
+    Console(highlight=False).print(table)
+    return 0
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Name, paper, class and privileges of an installed method."""
+    request = compose([f"method={name}"])
+    target = made(request.cfg.method, "method").func
+    given = list(getattr(target, "privileges", ()))
+    if request.cfg.scenario.oracle != "none":
+        given.append("the true labels (an upper bound, not a method)")
+    return {
+        "name": name,
+        "paper": (target.__doc__ or "").strip().split("\n")[0],
+        "class": f"{target.__module__}.{target.__qualname__}",
+        "privileges": given,
+    }

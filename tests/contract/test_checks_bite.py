@@ -1,0 +1,315 @@
+"""For each check a method that breaks exactly that promise, and is caught."""
+
+import gc
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from fnll.methods.fedavg import FedAvg
+from fnll.scenario.scenario import Truth
+from fnll.testing import CHECKS, Subject, run_check
+from fnll.types import State, Update
+from fnll.weights import Weights, mean, scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenDefault(FedAvg):
+    secret: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(FedAvg):
+    """Counts its rounds on itself."""
+
+    def round(self, state, fed):
+        object.__setattr__(self, "rounds", getattr(self, "rounds", 0) + 1)
+        return super().round(state, fed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalInit(FedAvg):
+    """Starts from the global generator."""
+
+    def init(self, fed, weights=None):
+        return State({name: torch.randn_like(value) for name, value in super().init(fed).weights.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalNoise(FedAvg):
+    """Disturbs the aggregate with the global generator."""
+
+    def aggregate(self, state, updates):
+        return {name: value + 1e-3 * torch.rand(()) for name, value in super().aggregate(state, updates).items()}
+
+
+LAST: list[Weights] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassesOn(FedAvg):
+    """Each client starts from what the client computed before it, as FedRN's released code does."""
+
+    def round(self, state, fed):
+        LAST.clear()
+        return super().round(state, fed)
+
+    def train(self, client, weights):
+        update = super().train(client, weights=LAST[-1] if LAST else weights)
+        LAST.append(update.weights)
+        return update
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalJob(FedAvg):
+    """Its job is a closure, which no process can receive."""
+
+    def round(self, state, fed):
+        def train(client, weights):
+            return FedAvg.train(self, client, weights=weights)
+
+        return State(mean([u.weights for u in fed.map(train, fed.sample(self.cohort), weights=state.weights)]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InPlace(FedAvg):
+    """Writes into the message."""
+
+    def train(self, client, weights):
+        update = super().train(client, weights=weights)
+        next(iter(weights.values())).add_(1e-3)
+        return update
+
+
+@dataclass(frozen=True)
+class Unwritable(State):
+    thing: object = field(default=print)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadState(FedAvg):
+    """Keeps a function in its state."""
+
+    def init(self, fed, weights=None):
+        return Unwritable(super().init(fed).weights)
+
+
+@dataclass(frozen=True)
+class Lossy(State):
+    best: object = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "best", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetsOnResume(FedAvg):
+    """Remembers the last weights outside of its state."""
+
+    memory: ClassVar[dict] = {}
+
+    def init(self, fed, weights=None):
+        state = super().init(fed, weights)
+        self.memory.clear()
+        return state
+
+    def round(self, state, fed):
+        new = super().round(state, fed)
+        for old in self.memory.get(fed.t - 1, ()):
+            new = State(mean([new.weights, old], [0.9, 0.1]))
+        self.memory.clear()
+        self.memory[fed.t] = [new.weights]
+        return new
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cheater(FedAvg):
+    """Finds the truth in memory and trains on it."""
+
+    def train(self, client, weights):
+        truth = next(thing for thing in gc.get_objects() if type(thing) is Truth)
+        return super().train(client.with_labels(truth.labels[client.data.index]), weights=weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peeper(FedAvg):
+    """Reads another client's labels through the process."""
+
+    def train(self, client, weights):
+        update = super().train(client, weights=weights)
+        from fnll.scenario.scenario import Scenario
+
+        scenario = next(thing for thing in gc.get_objects() if type(thing) is Scenario)
+        return replace(update, report={"peek": float((scenario.labels * torch.arange(len(scenario.labels))).sum())})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongShape(FedAvg):
+    def model(self, state):
+        return nn.Sequential(super().model(state), nn.Linear(4, 7))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploding(FedAvg):
+    def aggregate(self, state, updates):
+        return scale(super().aggregate(state, updates), float("inf"))
+
+
+class Guess(FedAvg):
+    """Breaks on one kind of client."""
+
+    def broken(self, client) -> bool:
+        raise NotImplementedError
+
+    def train(self, client, weights):
+        if self.broken(client):
+            raise ZeroDivisionError("division by zero")
+        return super().train(client, weights=weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOneSample(Guess):
+    def broken(self, client):
+        return len(client) == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSingleClass(Guess):
+    def broken(self, client):
+        return len(client.data.y.unique()) == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsksTheEmpty(FedAvg):
+    def round(self, state, fed):
+        fed.map(self.probe, range(fed.num_clients))
+        return super().round(state, fed)
+
+    def probe(self, client):
+        return Update(report={"top": float(client.data.y.max())})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsTwo(FedAvg):
+    def aggregate(self, state, updates):
+        first, second, *rest = updates
+        return super().aggregate(state, [first, second, *rest])
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsAbsent(FedAvg):
+    """Compares the cohort with those who stayed away."""
+
+    def round(self, state, fed):
+        cohort = fed.sample(self.cohort)
+        fed.sample(1, among=set(range(fed.num_clients)) - set(cohort), purpose="control")
+        updates = fed.map(self.train, cohort, weights=state.weights)
+        return replace(state, weights=self.aggregate(state, updates))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detects(FedAvg):
+    """Divides by the number of clients it calls noisy: those whose share of the most frequent label is odd."""
+
+    quiet: ClassVar[bool]
+
+    def round(self, state, fed):
+        shares = [u.report["share"] for u in fed.map(self.probe, fed.inhabited)]
+        flagged = [share != 3 / 12 for share in shares]
+        _ = 1 / (len(flagged) - sum(flagged) if self.quiet else sum(flagged))
+        return super().round(state, fed)
+
+    def probe(self, client):
+        return Update(report={"share": float(client.class_counts().max()) / len(client)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsNoisy(Detects):
+    quiet: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsClean(Detects):
+    quiet: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalseLaw(FedAvg):
+    limit_laws: ClassVar[dict] = {"strength 0 is FedAvg": {"strength": 0.0}}
+    strength: float
+
+    def aggregate(self, state, updates):
+        return scale(super().aggregate(state, updates), 1 - self.strength - 1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lazy(FedAvg):
+    """Sends back what it got."""
+
+    def train(self, client, weights):
+        return Update(dict(weights))
+
+
+BROKEN = {
+    "config_matches_fields": HiddenDefault,
+    "method_frozen": Counting,
+    "init_repeatable": GlobalInit,
+    "round_repeatable": GlobalNoise,
+    "order_free": PassesOn,
+    "crosses_processes": LocalJob,
+    "jobs_pure": InPlace,
+    "state_roundtrips": BadState,
+    "resume_exact": ForgetsOnResume,
+    "blind_to_truth": Cheater,
+    "blind_to_strangers": Peeper,
+    "model_gives_logits": WrongShape,
+    "finite": Exploding,
+    "no_noisy_clients": NeedsNoisy,
+    "all_noisy_clients": NeedsClean,
+    "single_class_client": NoSingleClass,
+    "one_sample_client": NoOneSample,
+    "empty_client": AsksTheEmpty,
+    "cohort_of_one": NeedsTwo,
+    "cohort_of_all": NeedsAbsent,
+    "limit_laws": FalseLaw,
+    "learns": Lazy,
+}
+
+
+def subject(cls: type) -> Subject:
+    node = {"_target_": f"{__name__}.{cls.__name__}", "_partial_": True}
+    if cls is FalseLaw:
+        node["strength"] = 0.5
+    return Subject(cls.__name__, OmegaConf.create(node))
+
+
+def test_every_check_has_a_method_that_breaks_it():
+    assert BROKEN.keys() == CHECKS.keys()
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_check_bites(name, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or __import__(__name__))
+    result = run_check(subject(BROKEN[name]), CHECKS[name])
+    assert result.outcome == "failed", f"{BROKEN[name].__name__} passed {name}"
+    assert result.detail
+
+
+def test_an_excuse_is_shown_with_its_reason():
+    @dataclass(frozen=True, kw_only=True)
+    class Excused(Lazy):
+        excused: ClassVar[dict] = {"learns": "it is a joke"}
+
+    globals()["Excused"] = Excused
+    result = run_check(subject(Excused), CHECKS["learns"])
+    assert (result.outcome, result.detail) == ("excused", "it is a joke")
+
+
+def test_this_file_is_where_hydra_finds_it():
+    assert Path(__file__).stem in __name__

@@ -1,0 +1,37 @@
+"""Every method that has a YAML, against every rule of a fair comparison."""
+
+import pytest
+
+from fnll.config import options
+from fnll.executors import Pool
+from fnll.testing import CHECKS, TinyWorld, play, run_check, same, subject_of
+
+METHODS = sorted(options("method"))
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return {name: subject_of(name) for name in METHODS}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", METHODS)
+def test_contract(name, check, subjects):
+    result = run_check(subjects[name], CHECKS[check])
+    if result.outcome == "excused":
+        pytest.xfail(result.detail)
+    assert result.outcome == "passed", result.detail
+
+
+@pytest.fixture(scope="module")
+def pool():
+    world = TinyWorld()
+    with Pool(world.scenario, workers=2) as workers:
+        yield world, workers
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_real_processes_give_the_same_run(name, subjects, pool):
+    world, workers = pool
+    alone = play(subjects[name].method(world), world)
+    assert same(alone, play(subjects[name].method(world), world, executor=workers))

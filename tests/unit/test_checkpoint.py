@@ -1,0 +1,142 @@
+"""Checkpoints: exact, content-addressed, and honest about damage."""
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from fnll.checkpoint import Checkpoints
+from fnll.federation import Kept, Snapshot, Totals
+from fnll.testing import same
+from fnll.types import State
+
+
+@dataclass(frozen=True)
+class Rich(State):
+    numbers: dict = field(default_factory=dict)
+    models: dict[int, dict] = field(default_factory=dict)
+    inner: State | None = None
+
+
+def big(value=1.0):
+    return {"b": torch.full((20000,), value), "a": torch.arange(5), "half": torch.ones(3, dtype=torch.bfloat16)}
+
+
+def snapshot(t=3, **changes) -> Snapshot:
+    numbers = {
+        "none": None, "yes": True, "int": 7, "float": 0.1, "nan": float("nan"), "inf": float("-inf"), "text": "ρ",
+        "list": [1, 2.5, "x"], "tuple": (1, (2, 3)), "set": frozenset({3, 1}), "empty": {}, "np": np.float32(0.1),
+        "array": np.arange(6).reshape(2, 3), "scalar": torch.tensor(4.0), "bool": torch.tensor([True, False]),
+        "strided": torch.arange(10)[::2], 5: "int key",
+    }  # fmt: skip
+    shared = big()
+    state = Rich(shared, numbers, {0: shared, 4: big(2.0)}, State(big(3.0)))
+    clients = {2: Kept({"net": shared, "loss": torch.rand(7)}, torch.tensor([1, 0])), 5: Kept()}
+    return Snapshot(t, changes.get("state", state), changes.get("clients", clients), Totals(1, 2, 3, 4))
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path):
+    before = snapshot()
+    Checkpoints(tmp_path, "r").save(before, {"metrics.jsonl": 11})
+    restored = Checkpoints(tmp_path, "r").load()
+    assert restored.lengths == {"metrics.jsonl": 11}
+    before.state.numbers["np"] = float(before.state.numbers["np"])  # numpy scalars come back as Python's
+    assert same(restored.snapshot, before)
+    assert list(restored.snapshot.state.weights) == ["b", "a", "half"], "the order of entries is part of the numbers"
+
+
+def test_an_unchanged_model_is_written_once(tmp_path):
+    store = Checkpoints(tmp_path, "r")
+    store.save(snapshot(1), {})
+    blobs = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "blobs").iterdir()}
+    large = [path for path in (tmp_path / "blobs").iterdir() if path.stat().st_size > 50_000]
+    assert len(large) == 3, "four references to three distinct models"
+    store.save(snapshot(2), {})
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "blobs").iterdir()}
+    assert all(after[path.name] == blobs[path.name] for path in large)
+
+
+def test_what_was_shared_is_shared_again(tmp_path):
+    Checkpoints(tmp_path, "r").save(snapshot(), {})
+    restored = Checkpoints(tmp_path, "r").load().snapshot
+    assert restored.state.models[0]["b"] is restored.state.weights["b"] is restored.clients[2].memory["net"]["b"]
+
+
+def test_old_snapshots_and_their_files_are_removed(tmp_path):
+    store = Checkpoints(tmp_path, "r")
+    for t in range(5):
+        store.save(snapshot(t, state=State(big(float(t))), clients={}), {})
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["snapshot-00000003.json", "snapshot-00000004.json"]
+    assert len(list((tmp_path / "blobs").iterdir())) == 2
+
+
+def damage_truncate(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def damage_flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def damage_remove(path):
+    path.unlink()
+
+
+def damage_empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_remove, damage_empty])
+@pytest.mark.parametrize("which", ["snapshot", "blob"])
+def test_damage_is_noticed_and_the_snapshot_before_is_used(tmp_path, damage, which, caplog):
+    store = Checkpoints(tmp_path, "r")
+    for t in (1, 2):
+        store.save(snapshot(t, state=State(big(float(t)))), {})
+    newest = tmp_path / "snapshot-00000002.json"
+    body = json.loads(json.loads(newest.read_text())["body"])
+    own = next(f for f in body["files"] if f == body["state"]["fields"]["weights"]["file"])
+    damage(newest if which == "snapshot" else tmp_path / "blobs" / own)
+    restored = Checkpoints(tmp_path, "r").load()
+    assert restored.snapshot.t == 1
+    assert same(restored.snapshot.state.weights, big(1.0))
+    if not (which == "snapshot" and damage is damage_remove):
+        assert "damaged" in caplog.text
+
+
+def test_when_all_are_damaged_there_is_none(tmp_path):
+    store = Checkpoints(tmp_path, "r")
+    for t in (1, 2):
+        store.save(snapshot(t), {})
+    for path in tmp_path.glob("*.json"):
+        damage_flip(path)
+    assert Checkpoints(tmp_path, "r").load() is None
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path):
+    Checkpoints(tmp_path, "theirs").save(snapshot(), {})
+    assert Checkpoints(tmp_path, "ours").load() is None
+
+
+def test_loading_makes_states_only_and_imports_nothing(tmp_path):
+    Checkpoints(tmp_path, "r").save(snapshot(state=State(big()), clients={}), {})
+    path = tmp_path / "snapshot-00000003.json"
+    for name in ("subprocess:Popen", "fnll.federation:Federation", "antigravity:State", "builtins:dict"):
+        outer = json.loads(path.read_text())
+        body = json.loads(outer["body"])
+        body["state"]["type"] = name
+        text = json.dumps(body)
+        from fnll.checkpoint import _digest
+
+        (tmp_path / "snapshot-00000009.json").write_text(json.dumps({"checksum": _digest(text.encode()), "body": text}))
+        assert Checkpoints(tmp_path, "r").load().snapshot.t == 3, "it fell back to the good one"
+
+
+def test_what_cannot_be_written_is_said_clearly(tmp_path):
+    with pytest.raises(TypeError, match="a checkpoint cannot hold a function"):
+        Checkpoints(tmp_path, "r").save(
+            snapshot(state=Rich(big(), {"f": test_damage_is_noticed_and_the_snapshot_before_is_used})), {}
+        )

@@ -1,0 +1,233 @@
+"""Local training: the lean loop against Lightning's Trainer and against Fabric, and what clients' batches hold."""
+
+import copy
+from dataclasses import replace
+
+import lightning as L
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+from fnll.errors import UserError
+from fnll.images import HorizontalFlip, InMemory, RandomCrop, Transform
+from fnll.local import Classifier, adam, fit
+from fnll.models import small_cnn
+from fnll.net import Net
+from fnll.testing import TinyWorld, same, tiny_local
+from fnll.types import Client, Samples
+from fnll.weights import snapshot
+
+WORLD = TinyWorld()
+
+
+def client(n=23, seed=3, augmentations=(), channels=1, classes=4) -> Client:
+    g = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (n, channels, 8, 8), generator=g).to(torch.uint8)
+    y = torch.randint(0, classes, (n,), generator=g)
+    transform = Transform((0.5,) * channels, (0.25,) * channels, augmentations)
+    return Client(0, 0, Samples(InMemory(pixels), torch.arange(n), y, y, transform, classes), {}, seed)
+
+
+def module(spec, seed=1, cls=Classifier):
+    net = Net.of(small_cnn, width=4, hidden=8, num_classes=4, input_shape=(1, 8, 8))
+    return cls(net.load(net.fresh(seed)), spec)
+
+
+def test_the_lean_loop_ends_where_the_trainer_ends():
+    spec, who = tiny_local(epochs=3, momentum=0.9), client(augmentations=(RandomCrop(1), HorizontalFlip()))
+    lean, _ = fit(module(spec), who)
+    reference = module(spec)
+    trainer = L.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    batches = list(who.batches(spec.batch_size, spec.epochs))
+    trainer.fit(reference, DataLoader(batches, batch_size=None, shuffle=False))
+    assert same(lean, snapshot(reference.net))
+
+
+def test_the_lean_loop_equals_fabrics():
+    spec, who = tiny_local(epochs=2, clip_norm=0.5), client()
+    lean, _ = fit(module(spec), who)
+    managed, _ = fit(module(replace(spec, precision="bf16-mixed")), who)
+    assert not same(lean, managed)  # another precision really is one
+
+    class Manual(Classifier):
+        def __init__(self, net, spec, t=0):
+            super().__init__(net, spec, t)
+            self.automatic_optimization = False
+
+        def training_step(self, batch, index):
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(self.loss(batch))
+            nn.utils.clip_grad_norm_(self.net.parameters(), 0.5)
+            optimizer.step()
+
+    assert same(lean, fit(module(spec, cls=Manual), who)[0])
+
+
+def test_clipping_bounds_the_step():
+    spec = tiny_local(epochs=1, batch_size=50, lr=1.0, momentum=0.0, clip_norm=1e-3)
+    net = module(spec)
+    before = snapshot(net.net)
+    after, _ = fit(net, client())
+    moved = sum(((after[k] - before[k]) ** 2).sum() for k in after).sqrt()
+    assert 0 < moved <= 1.001e-3
+
+
+def test_epoch_hooks_are_called_in_order():
+    calls = []
+
+    class Watching(Classifier):
+        def on_train_epoch_start(self):
+            calls.append("start")
+
+        def on_train_epoch_end(self):
+            calls.append("end")
+
+        def loss(self, batch):
+            calls.append(batch.epoch)
+            return super().loss(batch)
+
+    fit(module(tiny_local(epochs=2, batch_size=20), cls=Watching), client(23))
+    assert calls == ["start", 0, 0, "end", "start", 1, 1, "end"]
+
+
+def test_several_optimizers_are_each_stepped():
+    class Two(Classifier):
+        def __init__(self, net, spec, t=0):
+            super().__init__(net, spec, t)
+            self.automatic_optimization = False
+
+        def configure_optimizers(self):
+            return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.net.body, self.net.head)]
+
+        def training_step(self, batch, index):
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+            self.manual_backward(self.loss(batch))
+            for optimizer in self.optimizers():
+                optimizer.step()
+
+    both = module(tiny_local(), cls=Two)
+    before = snapshot(both.net)
+    after, _ = fit(both, client())
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_batch_that_batch_norm_cannot_take_is_left_out():
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4))
+
+        def forward(self, x):
+            return self.inner(x)
+
+    net, spec = Normed(), tiny_local(epochs=1, batch_size=11, momentum=0.0)
+    by_hand = copy.deepcopy(net)
+    weights, _ = fit(Classifier(net, spec), client(23))  # 11 + 11 + 1
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=spec.lr, fused=True)
+    for batch in list(client(23).batches(11, 1))[:2]:
+        optimizer.zero_grad()
+        F.cross_entropy(by_hand(batch.x), batch.y).backward()
+        optimizer.step()
+    assert torch.equal(weights["inner.1.weight"], by_hand.inner[1].weight)
+    assert torch.equal(weights["inner.2.running_mean"], by_hand.inner[2].running_mean)
+
+
+def test_other_errors_are_not_swallowed():
+    class Broken(Classifier):
+        def loss(self, batch):
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        fit(module(tiny_local(), cls=Broken), client())
+
+
+def test_batches_cover_every_sample_once_per_epoch_and_nothing_is_dropped():
+    seen = [(batch.epoch, batch.step, batch.index) for batch in client(23).batches(5, 2)]
+    assert [len(index) for _, _, index in seen] == [5, 5, 5, 5, 3] * 2
+    assert [step for _, step, _ in seen] == list(range(10))
+    for epoch in (0, 1):
+        assert sorted(torch.cat([i for e, _, i in seen if e == epoch]).tolist()) == list(range(23))
+    assert not torch.equal(seen[0][2], seen[5][2]), "each epoch has an order of its own"
+
+
+def test_batches_hold_the_labels_and_images_of_their_index():
+    who = client(23)
+    for batch in who.batches(5, 1):
+        assert torch.equal(batch.y, who.data.y[batch.index])
+        assert torch.equal(batch.x, who.data.transform.plain(who.data.images.take(batch.index)))
+
+
+def test_more_views_do_not_change_the_first():
+    who = client(9, augmentations=(RandomCrop(2),))
+    for one, two in zip(who.batches(4, 2), who.batches(4, 2, views=2), strict=True):
+        assert torch.equal(one.x, two.x)
+        assert len(two.views) == 2
+        assert not torch.equal(two.views[0], two.views[1])
+        assert torch.equal(one.index, two.index)
+
+
+def test_batches_do_not_depend_on_how_many_are_augmented_at_once(monkeypatch):
+    plain = [batch.index.tolist() for batch in client(23).batches(5, 2)]
+    monkeypatch.setattr("fnll.types.AUGMENT_AT_ONCE", 7)
+    assert plain == [batch.index.tolist() for batch in client(23).batches(5, 2)]
+
+
+def test_scan_is_in_order_and_plain_unless_asked():
+    who = client(9, augmentations=(RandomCrop(2),))
+    plain = torch.cat([batch.x for batch in who.scan(4)])
+    assert torch.equal(plain, who.data.transform.plain(who.data.images.take(torch.arange(9))))
+    first, again = (torch.cat([b.x for b in who.scan(4, augment=True)]) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, plain)
+
+
+def test_subset_and_with_labels():
+    who = client(9)
+    kept = who.subset(who.data.y != 0)
+    assert len(kept) == int((who.data.y != 0).sum())
+    assert all((batch.y != 0).all() for batch in kept.batches(3, 1))
+    zero = who.with_labels(torch.zeros(9))
+    assert zero.class_counts().tolist() == [9, 0, 0, 0]
+    assert torch.equal(zero.data.observed, who.data.observed)
+    with pytest.raises(ValueError, match="9 samples, got 3 labels"):
+        who.with_labels(torch.zeros(3))
+
+
+def test_adam_is_l2_not_adamw():
+    spec = adam(
+        betas=[0.9, 0.999], weight_decay=0.1, epochs=1, batch_size=50, lr=0.01, lr_decay=1.0, clip_norm=None,
+        keep_optimizer=False, precision="32-true",
+    )  # fmt: skip
+    ours = module(spec)
+    reference = module(spec)
+    who = client()
+    weights, _ = fit(ours, who)
+    optimizer = torch.optim.Adam(reference.net.parameters(), lr=0.01, weight_decay=0.1)
+    (batch,) = who.batches(50, 1)
+    F.cross_entropy(reference.net(batch.x), batch.y).backward()
+    optimizer.step()
+    assert all(torch.allclose(weights[k], v, atol=1e-6) for k, v in snapshot(reference.net).items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 0}, "local.epochs must be a whole number of at least 1"),
+        ({"batch_size": 2.5}, "local.batch_size must be a whole number"),
+        ({"lr": 0}, "local.lr must be greater than 0"),
+        ({"momentum": 1.5}, r"local.momentum must be in \[0, 1\]"),
+        ({"weight_decay": -1}, "local.weight_decay must be at least 0"),
+        ({"clip_norm": 0}, "local.clip_norm must be greater than 0"),
+        ({"precision": "8-bit"}, "precision must be one of 32-true, bf16-mixed, 16-mixed"),
+    ],
+)
+def test_settings_out_of_range_are_refused(change, message):
+    with pytest.raises(UserError, match=message):
+        tiny_local(**change)
