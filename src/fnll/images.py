@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Images(Protocol):
@@ -40,6 +43,7 @@ class InMemory:
     """Images as one contiguous uint8 tensor (n, channels, height, width)."""
 
     pixels: Tensor
+    known_digest: str | None = field(default=None, repr=False)  # by whoever has hashed the pixels already
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -52,10 +56,7 @@ class InMemory:
 
     @cached_property
     def digest(self) -> str:
-        pixels = self.pixels.contiguous().numpy()
-        content = hashlib.blake2b(str(pixels.shape).encode(), digest_size=16)
-        content.update(pixels.data)
-        return content.hexdigest()
+        return self.known_digest or content_digest(self.pixels.numpy())
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -68,6 +69,14 @@ class InMemory:
 
     def select(self, index: Tensor) -> InMemory:
         return InMemory(self.pixels[index])
+
+
+def content_digest(array: np.ndarray) -> str:
+    """A hash of an array's shape and bytes."""
+    array = np.ascontiguousarray(array)
+    content = hashlib.blake2b(str(array.shape).encode(), digest_size=16)
+    content.update(array.data)
+    return content.hexdigest()
 
 
 class Augmentation(Protocol):

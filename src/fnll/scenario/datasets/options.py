@@ -96,7 +96,7 @@ def long_tail(labels: np.ndarray, num_classes: int, ratio: float, seed: int) -> 
     n_max = np.bincount(labels, minlength=num_classes).max()
     chosen = []
     for c in range(num_classes):
-        n = max(1, int(n_max * ratio ** (-c / max(1, num_classes - 1))))
+        n = max(1, int(n_max * ratio ** (-c / max(1, num_classes - 1)) + 1e-9))  # exact powers stay whole
         chosen.append(numpy_rng(seed, "imbalance", c).permutation(np.flatnonzero(labels == c))[:n])
     return np.sort(np.concatenate(chosen))
 

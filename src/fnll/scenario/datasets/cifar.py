@@ -1,0 +1,132 @@
+"""CIFAR-10 and CIFAR-100, from the published batches or from a folder of their images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+import torchvision
+from torch import Tensor
+from torchvision.datasets.utils import check_integrity
+
+from fnll.errors import UserError
+from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, Images, RandomCrop, Transform
+from fnll.scenario.datasets.decoding import Decoder, kept
+from fnll.scenario.datasets.download import ELSEWHERE, obtain
+from fnll.scenario.datasets.folder import LAYOUT, tree
+from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.sources import Folder, source_at
+from fnll.scenario.label_maps import CIFAR10, SUPER_CLASSES
+from fnll.scenario.scenario import Dataset
+
+COPIES = {"jpg": "JPEG", "jpeg": "JPEG"}  # other suffixes are said in capitals
+
+AUGMENTATIONS = (RandomCrop(4), HorizontalFlip())  # FedCorr and FedRN, released codes, both data sets
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of the two data sets."""
+
+    name: str
+    title: str
+    published: type[torchvision.datasets.CIFAR10]
+    class_names: tuple[str, ...]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @property
+    def advice(self) -> str:
+        return (
+            f"type dataset.download=true to fetch {self.published.filename} (about 165 MB), or unpack it there, or, "
+            f"if you have the files, {ELSEWHERE}; for images in folders type dataset.images=folder"
+        )
+
+
+TEN = Kind(
+    "cifar10",
+    "CIFAR-10",
+    torchvision.datasets.CIFAR10,
+    CIFAR10,
+    IMAGENET_MEAN,  # FedCorr and FedRN, released codes: ImageNet's statistics, not CIFAR-10's own
+    IMAGENET_STD,
+)
+HUNDRED = Kind(
+    "cifar100",
+    "CIFAR-100",
+    torchvision.datasets.CIFAR100,
+    tuple(sorted(name for members in SUPER_CLASSES.values() for name in members)),
+    (0.507, 0.487, 0.441),  # FedCorr, released code; FedRN has one digit more: .5071 .4867 .4408 / .2675 .2565 .2761
+    (0.267, 0.256, 0.276),
+)
+
+
+def cifar10(*, root: str, download: bool, images: str, **options: Unpack[Shared]) -> Dataset:
+    """CIFAR-10: 50,000 training and 10,000 test images of 32x32 pixels in ten classes."""
+    chosen = Options(**options)
+    return chosen.apply(load(TEN, root, download=download, images=images))
+
+
+def cifar100(*, root: str, download: bool, images: str, **options: Unpack[Shared]) -> Dataset:
+    """CIFAR-100: 50,000 training and 10,000 test images of 32x32 pixels in a hundred classes."""
+    chosen = Options(**options)
+    return chosen.apply(load(HUNDRED, root, download=download, images=images))
+
+
+def load(kind: Kind, root: str, *, download: bool, images: str) -> Dataset:
+    """The data set in the order of its source: the published order, or class by class from a folder."""
+    if images == "batches":
+        name, train, labels, test, test_labels = kind.name, *_batches(kind, root, download)
+    elif images == "folder":
+        name, train, labels, test, test_labels = _folder(kind, root)
+    else:
+        raise UserError(
+            f"dataset.images must be batches (the published files) or folder (train/<class>/*, test/<class>/*), "
+            f"got {images!r}"
+        )
+    transform = Transform(kind.mean, kind.std, AUGMENTATIONS)
+    count = len(kind.class_names)
+    return Dataset(name, train, labels, test, test_labels, count, transform, class_names=kind.class_names)
+
+
+def _batches(kind: Kind, root: str, download: bool) -> tuple[Images, Tensor, Images, Tensor]:
+    published = kind.published
+    folder = Folder(str(Path(root).expanduser()), kind.title, kind.advice)
+    checksums = {f"{published.base_folder}/{name}": md5 for name, md5 in (*published.train_list, *published.test_list)}
+    checksums[f"{published.base_folder}/{published.meta['filename']}"] = published.meta["md5"]
+    obtain(folder, list(checksums), download=download, fetch=lambda: published(folder.root, download=True))
+
+    def build(cache: Path) -> None:
+        for name, md5 in checksums.items():  # before anything is unpickled
+            if not check_integrity(folder.place(name), md5):
+                raise UserError(
+                    f"{kind.title}: {folder.place(name)} is damaged (wrong checksum); delete it and {kind.advice}"
+                )
+        for part in ("train", "test"):
+            source = published(folder.root, train=part == "train")
+            np.save(cache / f"{part}.npy", source.data.transpose(0, 3, 1, 2))
+            np.save(cache / f"{part}_labels.npy", np.array(source.targets, dtype=np.int64))
+
+    stored = kept(list(zip(checksums, folder.stats(checksums), strict=True)), build)
+    labels, test_labels = stored.arrays["train_labels"], stored.arrays["test_labels"]
+    return stored.images("train"), labels, stored.images("test"), test_labels
+
+
+def _folder(kind: Kind, root: str) -> tuple[str, Images, Tensor, Images, Tensor]:
+    found = tree(source_at(root, kind.title, LAYOUT), Decoder(), streaming=False)
+    if found.class_names != kind.class_names:
+        strange = sorted(set(found.class_names) ^ set(kind.class_names))
+        raise UserError(
+            f"{kind.title}: the class folders in {root} are not its {len(kind.class_names)} classes (they differ in "
+            f"{', '.join(strange[:5])}); type dataset=image_folder for other images"
+        )
+    if found.train.shape != (3, 32, 32):
+        _, height, width = found.train.shape
+        raise UserError(
+            f"{kind.title}: the images in {root} have {width} x {height} pixels, not 32 x 32; "
+            f"type dataset=image_folder for other images"
+        )
+    name = f"{kind.title} ({COPIES.get(found.suffix, found.suffix.upper())} copy)"
+    return name, found.train, found.labels, found.test, found.test_labels
