@@ -66,11 +66,14 @@ class Checkpoints:
         write_atomic(self.folder / name, json.dumps({"checksum": _digest(text.encode()), "body": text}))
         self._prune()
 
-    def load(self) -> Restored | None:
-        """The newest snapshot that is whole, or None."""
+    def load(self, files: Mapping[str, int] | None = None) -> Restored | None:
+        """The newest snapshot that is whole, or None; `files` are the sizes that the append-only files have now."""
         for path in self._snapshots():
             try:
-                return self._read(path)
+                restored = self._read(path)
+                if files is not None and any(files.get(name, 0) < size for name, size in restored.lengths.items()):
+                    raise ValueError("it counts more records than there are")
+                return restored
             except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
                 log.warning("checkpoint %s is damaged (%s); trying an older one", path.name, error)
         return None

@@ -21,8 +21,19 @@ METRICS, DIAGNOSTICS = "metrics.jsonl", "diagnostics.jsonl"
 LAST = 10  # evaluations that `last10` averages
 
 
+MARKS = ("failed", "skipped")  # what an earlier attempt came to: failed.json, skipped.json
+
+
 class BusyError(UserError):
     """Another process is at work on this very run."""
+
+
+class StoreError(UserError):
+    """The run folder cannot be written: no run of this store can go on."""
+
+
+class DeclinedError(UserError):
+    """The method says that it is not made for this scenario."""
 
 
 class RunFolder:
@@ -49,7 +60,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "lock").open("w")
         except OSError as error:
-            raise UserError(
+            raise StoreError(
                 f"cannot write to {self.path}: {error.strerror or error}; choose another folder with runs_dir=DIR"
             ) from None
         try:
@@ -63,6 +74,15 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
+    def mark(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Write down what this attempt came to, if it did not come to an end; `name` is one of `MARKS`."""
+        write_json(self.path / f"{name}.json", plain(dict(facts)))
+
+    def unmark(self) -> None:
+        """Forget what earlier attempts came to."""
+        for name in MARKS:
+            (self.path / f"{name}.json").unlink(missing_ok=True)
+
     def lengths(self) -> dict[str, int]:
         """Current sizes of the append-only files."""
         return {name: _size(self.path / name) for name in (METRICS, DIAGNOSTICS)}
@@ -71,8 +91,6 @@ class RunFolder:
         """Cut the append-only files back to `lengths` (missing: to nothing)."""
         for name in (METRICS, DIAGNOSTICS):
             path, length = self.path / name, lengths.get(name, 0)
-            if _size(path) < length:
-                raise ValueError(f"{path.name} is shorter than its checkpoint says")
             if path.exists():
                 os.truncate(path, length)
 

@@ -1,0 +1,44 @@
+"""Running `fnll` as a user does: in a process of its own, from a directory of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TINY = [
+    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
+    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=6", "local.epochs=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def fnll(tmp_path):
+    """Call `fnll` with words; returns the completed process."""
+
+    def call(*words, cwd=tmp_path, env=None, **options):
+        return subprocess.run(
+            [sys.executable, "-m", "fnll", *map(str, words)],
+            cwd=cwd,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            **options,
+        )
+
+    return call
+
+
+def timeless(path: Path) -> list[dict]:
+    """The rows of a metrics file without what may differ between identical runs."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "sys/"))} for row in rows]
+
+
+def only_run(runs: Path) -> Path:
+    """The one run folder in a store."""
+    (run,) = [path for path in runs.iterdir() if path.is_dir() and (path / "config.yaml").exists()]
+    return run

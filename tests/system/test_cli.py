@@ -1,0 +1,118 @@
+"""The command line as a stranger meets it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import safetensors.torch
+
+from conftest import TINY, only_run, timeless
+from fnll.testing import same
+
+
+def test_one_run_from_an_empty_directory(fnll, tmp_path):
+    done = fnll("run", *TINY)
+    assert done.returncode == 0, done.stderr
+    assert "last10" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"runs"}, "nothing else is left behind"
+    again = fnll("run", *TINY)
+    assert "finished already" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["run", "method=fedpox"], "fedprox"),
+        (["run", "noise.rho=1.5"], "noise.rho must be in"),
+        (["run", "rounds=-1"], "rounds must be"),
+        (["run", "noise.rhoo=0.5"], "noise.rho"),
+        (["check", "fedpox"], "fedprox"),
+        (["check", "missing/method.yaml"], "there is no file"),
+        (["rnu"], "did you mean run"),
+    ],
+)
+def test_mistakes_exit_with_2_and_no_traceback(fnll, tmp_path, words, hint):
+    done = fnll(*words)
+    assert done.returncode == 2
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_teaches(fnll):
+    for words in ([], ["--help"], ["run", "--help"], ["check", "--help"], ["methods", "--help"]):
+        done = fnll(*words)
+        assert done.returncode == 0
+        assert "fnll" in done.stdout
+    assert "method: " in fnll("run", "--help").stdout
+
+
+def test_hydras_own_flags_work(fnll):
+    assert "num_clients: 20" in fnll("run", "--cfg", "job").stdout
+    assert fnll("run", "--info", "config").returncode == 0
+
+
+def test_a_config_dir_of_ones_own(fnll, tmp_path):
+    (tmp_path / "mine/method").mkdir(parents=True)
+    (tmp_path / "mine/method/mine.yaml").write_text(
+        "_target_: fnll.methods.fedprox.FedProx\n_partial_: true\nmu: 0.5\nform: half_squared\n"
+    )
+    done = fnll("run", "--config-dir", "mine", "method=mine", *TINY)
+    assert done.returncode == 0, done.stderr
+    assert only_run(tmp_path / "runs").name.startswith("mine-")
+    assert fnll("check", "mine/method/mine.yaml", "--only", "finite").returncode == 0
+
+
+def test_methods_lists_papers(fnll):
+    table = fnll("methods").stdout
+    assert "fedavg" in table
+    assert "McMahan" in table
+    assert {row["name"] for row in json.loads(fnll("methods", "--json").stdout)} >= {"fedavg", "fedprox", "oracle"}
+
+
+def test_check_in_words_and_for_machines(fnll):
+    done = fnll("check", "fedavg", "--only", "finite,learns")
+    assert done.returncode == 0
+    assert "2 of 2 checks hold" in done.stdout
+    lines = fnll("check", "fedavg", "--only", "finite", "--json").stdout.splitlines()
+    assert json.loads(lines[0])["outcome"] == "passed"
+
+
+def test_kill_at_any_moment_and_resume(tmp_path):
+    """SIGKILL again and again at random moments; the run completes and equals the uninterrupted one."""
+    words = [*TINY, "rounds=40", "checkpoint_seconds=0", "local.epochs=3"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "fnll", "run", *words]
+    subprocess.run([*command, "runs_dir=whole"], cwd=tmp_path, env=env, check=True, capture_output=True)
+    rng = random.Random(0)
+    metrics, kills = tmp_path / "cut", 0
+    for _ in range(60):
+        child = subprocess.Popen(
+            [*command, "runs_dir=cut"], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while child.poll() is None and not list(metrics.glob("*/manifest.json")):
+            time.sleep(0.01)
+        before = sum(len(path.read_bytes()) for path in metrics.glob("*/metrics.jsonl"))
+        while child.poll() is None and sum(len(p.read_bytes()) for p in metrics.glob("*/metrics.jsonl")) == before:
+            time.sleep(0.002)  # into training, so that every attempt gets somewhere
+        time.sleep(rng.uniform(0, 0.4))
+        if child.poll() is not None:
+            assert child.returncode == 0
+            break
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        kills += 1
+    assert kills >= 2, "the test must have interrupted something"
+    subprocess.run([*command, "runs_dir=cut"], cwd=tmp_path, env=env, check=True, capture_output=True)
+    whole, cut = only_run(tmp_path / "whole"), only_run(tmp_path / "cut")
+    assert whole.name == cut.name
+    assert timeless(whole / "metrics.jsonl") == timeless(cut / "metrics.jsonl")
+    weights = [safetensors.torch.load_file(run / "weights.safetensors") for run in (whole, cut)]
+    assert same(*weights)

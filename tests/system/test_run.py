@@ -1,0 +1,301 @@
+"""Whole runs in this process: the same numbers however they are computed, interrupted or repeated."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from fnll.config import compose
+from fnll.errors import UserError
+from fnll.experiment import Experiment, prepare
+from fnll.methods.fedavg import FedAvg
+from fnll.records import BusyError, RunFolder
+from fnll.run import execute
+from fnll.testing import Backwards, same
+from fnll.weights import scale
+
+TINY = [
+    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
+    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=12", "local.epochs=1", "eval.overlap=false",
+]  # fmt: skip
+
+
+def experiment(tmp_path: Path, *overrides: str) -> Experiment:
+    return prepare(compose([*TINY, f"runs_dir={tmp_path}", *overrides]))
+
+
+def outcome(folder: Path) -> tuple:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [{k: v for k, v in row.items() if not k.startswith(("time/", "sys/"))} for row in rows]
+    return kept, safetensors.torch.load_file(folder / "weights.safetensors")
+
+
+def run(tmp_path: Path, *overrides: str) -> tuple:
+    one = experiment(tmp_path, *overrides)
+    execute(one)
+    return outcome(tmp_path / one.run_id)
+
+
+def test_the_run_folder_holds_what_the_contract_says(tmp_path):
+    one = experiment(tmp_path, "method=fedprox")
+    summary = execute(one)
+    folder = tmp_path / one.run_id
+    assert folder.name.startswith("fedprox-")
+    assert len(folder.name) == len("fedprox-") + 12
+    names = {path.name for path in folder.iterdir()}
+    assert {
+        "config.yaml",
+        "manifest.json",
+        "metrics.jsonl",
+        "summary.json",
+        "weights.safetensors",
+        "checkpoint",
+    } <= names
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(1, 13))
+    wanted = {
+        "round", "stage", "test/accuracy", "test/balanced_accuracy", "test/loss", "comm/client_updates",
+        "comm/contacts", "comm/up_bytes", "comm/down_bytes", "time/round_s",
+    }  # fmt: skip
+    assert wanted <= rows[0].keys()
+    assert rows[-1]["comm/client_updates"] == 36
+    model = sum(t.numel() * 4 for t in one.net.fresh(0).values())
+    assert rows[-1]["comm/up_bytes"] == rows[-1]["comm/down_bytes"] == 36 * model
+    assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert summary["finished"] is True
+    assert summary["diverged"] is False
+    assert summary["exact"] is True
+    assert (summary["method"], summary["seed"]) == ("fedprox", 0)
+    last10 = sum(row["test/accuracy"] for row in rows[-10:]) / 10
+    assert summary["test/accuracy"]["last10"] == pytest.approx(last10)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["fingerprint"] == summary["fingerprint"] == one.scenario.fingerprint
+    assert manifest["versions"]["torch"] == torch.__version__
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    one = experiment(tmp_path)
+    execute(one)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / one.run_id).rglob("*")}
+    execute(experiment(tmp_path))
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / one.run_id).rglob("*")}
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["executor=pool executor.workers=1", "executor=pool executor.workers=2", "executor=pool executor.workers=3",
+     "eval.overlap=true", "checkpoint_seconds=0", "dataset=synthetic"],
+)  # fmt: skip
+def test_same_numbers_however_it_is_computed(tmp_path, change):
+    plain = experiment(tmp_path / "a")
+    other = experiment(tmp_path / "b", *change.split())
+    assert plain.run_id == other.run_id, "what cannot change the numbers is not part of the identity"
+    execute(plain)
+    execute(other)
+    assert same(outcome(tmp_path / "a" / plain.run_id), outcome(tmp_path / "b" / other.run_id))
+
+
+def test_clients_in_reverse_order_give_the_same_numbers(tmp_path, monkeypatch):
+    plain = run(tmp_path / "a")
+    monkeypatch.setattr(Experiment, "executor", lambda self: Backwards(self.scenario))
+    assert same(plain, run(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["seed=1 scenario_seed=0", "scenario_seed=1", "local.lr=0.06", "noise.rho=0.5", "rounds=13", "eval.batch_size=30",
+     "eval_every=2", "model.hidden=[9]", "precision=bf16-mixed", "executor.threads=2", "scenario.oracle=true_labels",
+     "num_clients=5", "method.mu=0.2"],
+)  # fmt: skip
+def test_what_can_change_the_numbers_changes_the_identity(tmp_path, change):
+    base = "method=fedprox"
+    assert experiment(tmp_path, base).run_id != experiment(tmp_path, base, *change.split()).run_id
+
+
+def test_methods_share_initial_weights_cohorts_and_batches(tmp_path):
+    fedavg = run(tmp_path / "a", "method=fedavg", "rounds=3")
+    nearly = run(tmp_path / "b", "method=fedprox", "method.mu=1e-12", "rounds=3")
+    assert fedavg[1].keys() == nearly[1].keys()
+    for name, value in fedavg[1].items():
+        assert torch.allclose(value, nearly[1][name], atol=1e-6)
+
+
+def test_evaluation_is_on_the_common_grid(tmp_path):
+    rows, _ = run(tmp_path, "rounds=25", "eval_every=4")
+    assert [row["round"] for row in rows] == [4, 8, 12, *range(16, 26)]
+    assert [row["comm/client_updates"] for row in rows] == [3 * row["round"] for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explodes(FedAvg):
+    """Becomes infinite in its fourth round."""
+
+    def aggregate(self, state, updates):
+        return super().aggregate(state, updates)
+
+    def round(self, state, fed):
+        new = super().round(state, fed)
+        return new if fed.t < 3 else type(new)(scale(new.weights, float("inf")))
+
+
+def test_a_diverged_run_stops_and_says_so(tmp_path, monkeypatch, caplog):
+    one = experiment(tmp_path)
+    object.__setattr__(one, "method", Explodes(net=one.net, local=one.method.local, cohort=one.cohort))
+    summary = execute(one)
+    assert summary["diverged"] is True
+    assert summary["test/accuracy"]["last"] is None
+    assert summary["test/accuracy"]["last10"] is None
+    assert summary["test/accuracy"]["best"] > 0
+    rows, weights = outcome(tmp_path / one.run_id)
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert all(torch.isfinite(value).all() for value in weights.values()), "the last good weights are kept"
+    assert "no longer finite" in caplog.text
+
+
+class PowerCutError(Exception):
+    """The power cut."""
+
+
+def interrupt(tmp_path, after: int, *overrides: str) -> Experiment:
+    """Run until `after` evaluations have been written, then stop as a kill would."""
+
+    class PowerCut:
+        def start(self, experiment, folder):
+            self.left = after
+
+        def step(self, row, facts, rounds):
+            self.left -= 1
+            if self.left == 0:
+                raise PowerCutError
+
+        def finish(self, summary):
+            pass
+
+    one = experiment(tmp_path, *overrides)
+    with pytest.raises(PowerCutError):
+        execute(one, [PowerCut()])
+    return one
+
+
+@pytest.mark.parametrize("after", [1, 2, 5, 11])
+@pytest.mark.parametrize("seconds", [0, 3600])
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path, after, seconds, caplog):
+    whole = run(tmp_path / "whole")
+    one = interrupt(tmp_path / "cut", after, f"checkpoint_seconds={seconds}")
+    assert not RunFolder(tmp_path / "cut" / one.run_id).finished
+    again = experiment(tmp_path / "cut", f"checkpoint_seconds={seconds}")
+    execute(again)
+    assert same(whole, outcome(tmp_path / "cut" / again.run_id))
+
+
+def test_a_damaged_checkpoint_never_leads_to_wrong_numbers(tmp_path, caplog):
+    whole = run(tmp_path / "whole")
+    one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
+    newest = max((tmp_path / "cut" / one.run_id / "checkpoint").glob("snapshot-*.json"))
+    newest.write_bytes(newest.read_bytes()[:100])
+    execute(experiment(tmp_path / "cut", "checkpoint_seconds=0"))
+    assert same(whole, outcome(tmp_path / "cut" / one.run_id))
+    assert "damaged" in caplog.text
+
+
+def test_when_every_checkpoint_is_damaged_the_run_starts_over(tmp_path, caplog):
+    whole = run(tmp_path / "whole")
+    one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
+    for path in (tmp_path / "cut" / one.run_id / "checkpoint").glob("snapshot-*.json"):
+        path.write_text("{}")
+    execute(experiment(tmp_path / "cut"))
+    assert same(whole, outcome(tmp_path / "cut" / one.run_id))
+    assert "starts over" in caplog.text
+
+
+def test_a_metrics_file_shorter_than_its_checkpoint_says_starts_over(tmp_path, caplog):
+    whole = run(tmp_path / "whole")
+    one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
+    (tmp_path / "cut" / one.run_id / "metrics.jsonl").write_text("")
+    execute(experiment(tmp_path / "cut"))
+    assert same(whole, outcome(tmp_path / "cut" / one.run_id))
+    assert "counts more records than there are" in caplog.text
+
+
+def test_two_processes_never_compute_one_run(tmp_path):
+    one = experiment(tmp_path)
+    holder = RunFolder(tmp_path / one.run_id)
+    holder.open()
+    with pytest.raises(BusyError, match="another process"):
+        execute(one)
+    holder.close()
+    assert execute(one)["finished"]
+
+
+def test_an_oracle_is_paired_with_its_origin(tmp_path):
+    noisy, oracle = experiment(tmp_path, "method=fedavg"), experiment(tmp_path, "method=oracle")
+    assert oracle.scenario.origin == noisy.scenario.fingerprint != oracle.scenario.fingerprint
+    assert torch.equal(oracle.scenario.labels, noisy.truth.labels)
+    assert oracle.run_id.startswith("oracle-")
+    dropped = experiment(tmp_path, "method=oracle", "scenario.oracle=drop_noisy")
+    assert sum(dropped.scenario.sizes) == int((noisy.scenario.labels == noisy.truth.labels).sum())
+
+
+def test_a_noisy_validation_set_is_held_out_and_recorded(tmp_path):
+    one = experiment(tmp_path, "dataset.validation=0.2", "rounds=2")
+    held = set(one.truth.validation.tolist())
+    assert len(held) == 24
+    assert not held & set(torch.cat(one.scenario.shards).tolist())
+    execute(one)
+    rows, _ = outcome(tmp_path / one.run_id)
+    assert all(0 <= row["val/accuracy"] <= 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("fraction=0", "fraction must be greater than 0"),
+        ("fraction=1.5", r"fraction must be in \[0, 1\]"),
+        ("rounds=-1", "rounds must be a whole number of at least 1"),
+        ("rounds=2.5", "rounds must be a whole number"),
+        ("noise.rho=1.5", r"noise.rho must be in \[0, 1\], got 1.5"),
+        ("noise.tau=-1", r"noise.tau must be in \[0, 1\]"),
+        ("num_clients=0", "num_clients must be a whole number of at least 1"),
+        ("num_clients=5000", "num_clients=5000 is more than the 120 training samples"),
+        ("seed=-1", "seed must be a whole number"),
+        ("eval.batch_size=0", "eval.batch_size must be"),
+        ("eval.overlap=perhaps", "eval.overlap is true, false or auto"),
+        ("device=tpu9", "device must be auto, cpu, cuda"),
+        ("precision=8-bit", "precision must be one of"),
+        ("scenario.oracle=all", "scenario.oracle must be one of"),
+        ("local.lr=0", "local.lr must be greater than 0"),
+        ("executor.threads=0", "executor.threads must be"),
+        ("+noise.foo=1", "noise has no setting called 'foo'"),
+        ("~noise.rho", "noise needs values for 'rho'"),
+        ("model.hidden=[0]", "hidden"),
+        ("protocol=mine", "protocol is shared or paper"),
+    ],
+)
+def test_a_users_mistake_is_one_clear_message(tmp_path, override, message):
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, override)
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["method=fedpox"], "there is no method called 'fedpox'; did you mean fedprox"),
+        (["dataset=digit"], "there is no dataset called 'digit'; did you mean digits"),
+        (["noise.rhoo=1"], "there is no setting called 'noise.rhoo'; did you mean noise.rho"),
+        (["roundz=3"], "there is no setting called 'roundz'; did you mean rounds"),
+        (["noise.rho=["], "no viable alternative"),
+    ],
+)
+def test_a_misspelt_name_suggests_the_nearest(overrides, message):
+    with pytest.raises(UserError, match=message):
+        compose(overrides)
+
+
+def test_an_unwritable_store_is_said_clearly(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="choose another folder with runs_dir=DIR"):
+        execute(experiment(tmp_path / "file" / "runs"))
