@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fnll.errors import UserError
 from fnll.scenario.dealing import cut, deal, top_up
-from fnll.scenario.partition import BernoulliDirichlet, Iid
+from fnll.scenario.partition import BernoulliDirichlet, Dirichlet, Iid, Quantity, Shards, shards_per_class
 
 
 def assert_partition(parts: list[np.ndarray], n: int, num_clients: int, min_size: int = 1) -> None:
@@ -25,12 +25,16 @@ def random_labels(n: int, num_classes: int, seed: int) -> np.ndarray:
 PARTITIONS = {
     "iid": lambda min_size: Iid(min_size),
     "bernoulli_dirichlet": lambda min_size: BernoulliDirichlet(0.5, 1.0, min_size),
+    "dirichlet": lambda min_size: Dirichlet(0.5, True, min_size),
+    "dirichlet_unbalanced": lambda min_size: Dirichlet(0.5, False, min_size),
+    "quantity": lambda min_size: Quantity(0.5, min_size),
+    "shards": lambda min_size: Shards(3, min_size),
 }
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 @given(
-    n=st.integers(30, 400), num_clients=st.integers(1, 10), num_classes=st.integers(1, 8), seed=st.integers(0, 2**62)
+    n=st.integers(30, 400), num_clients=st.integers(3, 10), num_classes=st.integers(1, 8), seed=st.integers(0, 2**62)
 )
 @settings(max_examples=25, deadline=None)
 def test_uses_every_sample_once_and_leaves_no_client_below_min_size(name, n, num_clients, num_classes, seed):
@@ -92,13 +96,107 @@ def test_bernoulli_dirichlet_ignores_classes_that_do_not_occur():
 
 
 @pytest.mark.parametrize(
+    "partition",
+    [
+        Iid(10),
+        BernoulliDirichlet(1e-9, 1e-9, 10),
+        BernoulliDirichlet(0.5, 1e-300, 10),
+        Dirichlet(1e-9, True, 10),
+        Dirichlet(1e-300, False, 10),
+        Quantity(1e-9, 10),
+        Shards(1, 10),
+    ],
+    ids=repr,
+)
+def test_ends_with_a_thousand_clients_and_tiny_concentrations(partition):
+    assert_partition(partition(random_labels(20_000, 20, 0), 1000, 0), 20_000, 1000, 10)
+
+
+def test_dirichlet_skews_labels_and_not_only_sizes():
+    """The histogram of a client is far from the global one for small β and close to it for large β."""
+    labels = np.repeat(np.arange(10), 1000)
+
+    def distance(beta):
+        parts = Dirichlet(beta, True, 10)(labels, 20, 0)
+        shares = [np.bincount(labels[part], minlength=10) / len(part) for part in parts]
+        return np.mean([abs(share - 0.1).sum() / 2 for share in shares])
+
+    assert distance(1000.0) < 0.05 < 0.3 < distance(0.3)
+
+
+def test_dirichlet_depends_on_the_labels():
+    labels = random_labels(1000, 10, 0)
+    shuffled = np.random.default_rng(1).permutation(labels)
+    assert not all(
+        np.array_equal(a, b)
+        for a, b in zip(Dirichlet(0.5, True, 1)(labels, 5, 0), Dirichlet(0.5, True, 1)(shuffled, 5, 0), strict=True)
+    )
+
+
+def test_balanced_dirichlet_stops_giving_to_a_client_with_its_fair_share():
+    labels = np.repeat(np.arange(10), 1000)
+    for seed in range(5):
+        largest, uncapped = (
+            max(len(part) for part in Dirichlet(0.1, balanced, 1)(labels, 10, seed)) for balanced in (True, False)
+        )
+        assert largest < 1000 + 1000  # below its share before the last class it got
+        assert largest <= uncapped
+
+
+def test_quantity_skews_sizes_and_not_labels():
+    labels = np.repeat(np.arange(4), 5000)
+    parts = Quantity(0.5, 200)(labels, 10, 0)
+    sizes = [len(part) for part in parts]
+    assert max(sizes) > 5 * min(sizes)
+    for part in parts:
+        assert abs(np.bincount(labels[part], minlength=4) / len(part) - 0.25).max() < 5 * 0.25 / np.sqrt(len(part) / 3)
+
+
+@given(
+    per_client=st.integers(1, 6),
+    num_clients=st.integers(1, 20),
+    num_classes=st.integers(1, 10),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_client_has_at_most_as_many_classes_as_shards(per_client, num_clients, num_classes, seed):
+    labels = np.append(random_labels(700, num_classes, seed), np.arange(num_classes))
+    if per_client * num_clients < num_classes:
+        with pytest.raises(UserError, match=r"too few for .* classes; type partition\.per_client="):
+            Shards(per_client, 1)(labels, num_clients, seed)
+    else:
+        for part in Shards(per_client, 1)(labels, num_clients, seed):
+            assert 1 <= len(set(labels[part])) <= per_client
+
+
+def test_shards_are_equal_on_cifar_sized_data():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
+    assert {len(part) for part in Shards(2, 1)(labels, 100, 0)} == {500}
+    assert {len(part) for part in Shards(5, 1)(labels, 100, 0)} == {500}
+
+
+def test_further_shards_go_to_the_class_with_the_largest_ones():
+    np.testing.assert_array_equal(shards_per_class(np.array([90, 40, 5]), 6), [3, 2, 1])
+
+
+def test_more_shards_than_samples_are_refused():
+    with pytest.raises(UserError, match=r"makes 120 shards of 100 samples; type partition\.per_client=10 or fewer"):
+        Shards(12, 1)(random_labels(100, 2, 0), 10, 0)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: BernoulliDirichlet(0.0, 1.0, 1), "partition.p must be greater than 0"),
         (lambda: BernoulliDirichlet(1.5, 1.0, 1), r"partition.p must be in \[0, 1\], got 1.5"),
         (lambda: BernoulliDirichlet(0.5, 0.0, 1), "partition.alpha must be greater than 0"),
         (lambda: BernoulliDirichlet(0.5, 1.0, 0), "partition.min_size must be a whole number of at least 1"),
+        (lambda: BernoulliDirichlet(0.5, float("inf"), 1), "partition.alpha must be finite"),
         (lambda: Iid(2.5), "partition.min_size must be a whole number"),
+        (lambda: Dirichlet(-1.0, True, 1), "partition.beta must be greater than 0"),
+        (lambda: Dirichlet(0.5, "yes", 1), "partition.balanced is true or false"),
+        (lambda: Quantity(0.0, 1), "partition.beta must be greater than 0"),
+        (lambda: Shards(0, 1), "partition.per_client must be a whole number of at least 1"),
     ],
 )
 def test_bad_parameters_are_named_by_their_config_key(make, message):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fnll.errors import UserError
+from fnll.errors import UserError, require, require_positive
 
 Counts = np.ndarray  # (clients, classes) int64: samples of each class that a client gets
 
@@ -32,13 +32,22 @@ def require_room(num_samples: int, num_clients: int, min_size: int) -> None:
         )
 
 
-def large_enough(draw: Callable[[int], Counts], allowed: np.ndarray, min_size: int) -> Counts:
-    """The first of `REDRAWS` draws that gives every client `min_size` samples, or the last one, mended by `top_up`."""
+def require_concentration(name: str, value: float) -> None:
+    """Demand a concentration that a Dirichlet distribution can have."""
+    require_positive(name, value, "the concentration of a Dirichlet distribution: the smaller, the more uneven")
+    require(np.isfinite(value), f"{name} must be finite, got {value}; type 1e6 for shares that are almost equal")
+
+
+def large_enough(draw: Callable[[int], Counts], min_size: int, allowed: np.ndarray | None = None) -> Counts:
+    """The first of `REDRAWS` draws that gives every client `min_size` samples, or the last one, mended by `top_up`.
+
+    `allowed` (clients, classes) are the classes a client may be given; None: those that the draw gave it.
+    """
     for attempt in range(REDRAWS):
         counts = draw(attempt)
         if counts.sum(1).min() >= min_size:
             return counts
-    return top_up(counts, allowed, min_size)
+    return top_up(counts, counts > 0 if allowed is None else allowed, min_size)
 
 
 def top_up(counts: Counts, allowed: np.ndarray, min_size: int) -> Counts:

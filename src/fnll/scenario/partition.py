@@ -7,12 +7,13 @@ advice. The released codes' own versions, which drop samples and may leave clien
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
 
-from fnll.errors import require_between, require_integer, require_positive
-from fnll.scenario.dealing import Counts, deal, large_enough, require_room
+from fnll.errors import UserError, require, require_between, require_integer, require_positive
+from fnll.scenario.dealing import Counts, cut, deal, large_enough, require_concentration, require_room
 from fnll.seeding import numpy_rng
 
 ROW_REDRAWS = 100  # draws of a client without any class before it is given one
@@ -51,7 +52,7 @@ class BernoulliDirichlet:
     def __post_init__(self) -> None:
         require_positive("partition.p", self.p, "p is the probability that a client holds a class")
         require_between("partition.p", self.p, 0, 1, "p is the probability that a client holds a class")
-        require_positive("partition.alpha", self.alpha, "α is the concentration of a class's shares over its holders")
+        require_concentration("partition.alpha", self.alpha)
         require_integer("partition.min_size", self.min_size, 1, _MIN_SIZE)
 
     def __call__(self, labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]:
@@ -67,7 +68,7 @@ class BernoulliDirichlet:
                 counts[phi[:, j], j] = rng.multinomial(total, q)
             return counts
 
-        return deal(groups, large_enough(draw, phi, self.min_size), numpy_rng(seed, "deal"))
+        return deal(groups, large_enough(draw, self.min_size, phi), numpy_rng(seed, "deal"))
 
     def holders(self, num_clients: int, num_classes: int, seed: int) -> np.ndarray:
         """Φ, (clients, classes) bool, without empty rows or columns; the classes are those that occur in the data."""
@@ -81,3 +82,121 @@ class BernoulliDirichlet:
         lonely = np.flatnonzero(~phi.any(0))
         phi[rng.integers(num_clients, size=len(lonely)), lonely] = True
         return phi
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """The usual label skew: the samples of class j go to clients in the proportions q_j ~ Dir(β·1), on the true labels.
+
+    `balanced` is the rule of FedRN's splitter: a client that already holds its fair share, n / N samples, gets no more.
+    """
+
+    beta: float
+    balanced: bool
+    min_size: int
+
+    def __post_init__(self) -> None:
+        require_concentration("partition.beta", self.beta)
+        require(isinstance(self.balanced, bool), f"partition.balanced is true or false, got {self.balanced!r}")
+        require_integer("partition.min_size", self.min_size, 1, _MIN_SIZE)
+
+    def __call__(self, labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]:
+        require_room(len(labels), num_clients, self.min_size)
+        _, groups, totals = np.unique(labels, return_inverse=True, return_counts=True)
+        allowed = np.ones((num_clients, len(totals)), dtype=bool)
+
+        def draw(attempt: int) -> Counts:
+            rng = numpy_rng(seed, "shares", attempt)
+            counts = np.zeros(allowed.shape, dtype=np.int64)
+            for j, total in enumerate(totals):
+                # Shares of some clients, scaled to sum to 1, are Dirichlet again: full clients are left out beforehand.
+                full = self.balanced & (counts.sum(1) >= len(labels) / num_clients)
+                takers = np.flatnonzero(~full)
+                counts[takers, j] = cut(rng.dirichlet(np.full(len(takers), self.beta)), total)
+            return counts
+
+        return deal(groups, large_enough(draw, self.min_size, allowed), numpy_rng(seed, "deal"))
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Size skew only: client sizes in the proportions q ~ Dir(β·1), their samples drawn at random."""
+
+    beta: float
+    min_size: int
+
+    def __post_init__(self) -> None:
+        require_concentration("partition.beta", self.beta)
+        require_integer("partition.min_size", self.min_size, 1, _MIN_SIZE)
+
+    def __call__(self, labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]:
+        require_room(len(labels), num_clients, self.min_size)
+
+        def draw(attempt: int) -> Counts:
+            shares = numpy_rng(seed, "shares", attempt).dirichlet(np.full(num_clients, self.beta))
+            return cut(shares, len(labels))[:, None]
+
+        counts = large_enough(draw, self.min_size, np.ones((num_clients, 1), dtype=bool))
+        return deal(np.zeros(len(labels), dtype=np.int64), counts, numpy_rng(seed, "deal"))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Pathological label skew (FedRN, FNBench): each client gets S = `per_client` of S·N shards of one class each.
+
+    Classes are cut into shards as equal as whole numbers of them allow, so that a client has at most S classes whatever
+    the data set (more only if nothing else brings it up to `min_size`). Where S·N is a multiple of the number of
+    equally large classes, as in the papers, all shards are equal.
+    """
+
+    per_client: int
+    min_size: int
+
+    def __post_init__(self) -> None:
+        require_integer("partition.per_client", self.per_client, 1, "S, the number of shards a client gets")
+        require_integer("partition.min_size", self.min_size, 1, _MIN_SIZE)
+
+    def __call__(self, labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]:
+        require_room(len(labels), num_clients, self.min_size)
+        _, groups, totals = np.unique(labels, return_inverse=True, return_counts=True)
+        self._require_shards(len(labels), len(totals), num_clients)
+        per_class = shards_per_class(totals, self.per_client * num_clients)
+        sizes = np.concatenate([_even(total, parts) for total, parts in zip(totals, per_class, strict=True)])
+        of_class = np.repeat(np.arange(len(totals)), per_class)
+
+        def draw(attempt: int) -> Counts:
+            owner = numpy_rng(seed, "owners", attempt).permutation(len(sizes)) // self.per_client
+            counts = np.zeros((num_clients, len(totals)), dtype=np.int64)
+            np.add.at(counts, (owner, of_class), sizes)
+            return counts
+
+        return deal(groups, large_enough(draw, self.min_size), numpy_rng(seed, "deal"))
+
+    def _require_shards(self, num_samples: int, num_classes: int, num_clients: int) -> None:
+        shards = self.per_client * num_clients
+        if shards > num_samples:
+            raise UserError(
+                f"partition.per_client={self.per_client} for num_clients={num_clients} makes {shards} shards of "
+                f"{num_samples} samples; type partition.per_client={num_samples // num_clients} or fewer"
+            )
+        if shards < num_classes:
+            raise UserError(
+                f"partition.per_client={self.per_client} for num_clients={num_clients} makes {shards} shards, too few "
+                f"for {num_classes} classes; type partition.per_client={-(-num_classes // num_clients)} or more"
+            )
+
+
+def shards_per_class(totals: np.ndarray, num_shards: int) -> np.ndarray:
+    """How many shards each class is cut into: one each, and every further one to the class with the largest shards."""
+    parts = np.ones(len(totals), dtype=np.int64)
+    largest_first = [(-total, j) for j, total in enumerate(totals)]
+    heapq.heapify(largest_first)
+    for _ in range(num_shards - len(totals)):
+        _, j = largest_first[0]
+        parts[j] += 1
+        heapq.heapreplace(largest_first, (-totals[j] / parts[j], j))
+    return parts
+
+
+def _even(total: int, parts: int) -> np.ndarray:
+    return total // parts + (np.arange(parts) < total % parts)
