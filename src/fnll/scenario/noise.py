@@ -1,4 +1,4 @@
-"""How labels are corrupted, client by client. The released codes' own draws are in `noise_official`."""
+"""How labels are corrupted, client by client. H-IDN is in `h_idn`, the released codes' draws in `noise_official`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fnll.errors import UserError, require, require_between
+from fnll.errors import UserError, nearest, require, require_between
+from fnll.scenario.label_maps import MAPS, require_map
 from fnll.scenario.scenario import Dataset, NoisyLabels
 from fnll.seeding import numpy_rng
 
@@ -63,6 +64,96 @@ class RhoTau:
         return noisy * rng.uniform(self.tau, 1, num_clients)
 
 
+@dataclass(frozen=True)
+class Ramp:
+    """FedRN's noise, section 5.1: the rate rises linearly with the client's index, from `low` to `high`.
+
+    floor(rate n) of a client's samples, chosen uniformly, get another label: any other one with equal probability
+    (`symmetric`), or the one that `map` says (`asymmetric`). `mixed`: the first half of the clients is symmetric, the
+    rest asymmetric, each half with a ramp of its own.
+    """
+
+    kind: str
+    low: float
+    high: float
+    map: str  # of the asymmetric clients: pair_flip, semantic (CIFAR-10) or super_class (CIFAR-100)
+
+    def __post_init__(self) -> None:
+        require_ramp(self.kind, self.low, self.high)
+        require_map(self.map)
+
+    def __call__(self, dataset: Dataset, shards: list[np.ndarray], seed: int) -> NoisyLabels:
+        observed = clean_labels(dataset, "ramp").copy()
+        require_two_classes(dataset)
+        rates = np.concatenate([np.linspace(self.low, self.high, size) for _, size in groups(self.kind, len(shards))])
+        kinds = [kind for kind, size in groups(self.kind, len(shards)) for _ in range(size)]
+        new_label = MAPS[self.map](dataset) if "asymmetric" in kinds else None
+        for k, shard in enumerate(shards):
+            rng = numpy_rng(seed, "client", k)
+            chosen = shard[rng.choice(len(shard), whole(rates[k] * len(shard)), replace=False)]
+            if kinds[k] == "asymmetric" and new_label is not None:
+                observed[chosen] = new_label[observed[chosen]]
+            else:
+                observed[chosen] += rng.integers(1, dataset.num_classes, size=len(chosen))
+        return NoisyLabels(observed % dataset.num_classes, rates)
+
+
+@dataclass(frozen=True)
+class Human:
+    """Labels that people gave (CIFAR-N). Nominal levels are the label sets' own rates over the whole training set.
+
+    `labels` names the set that all clients use, or is `per_client`: each client draws one of the sets, which gives
+    levels that differ between clients as people do.
+    """
+
+    labels: str
+
+    def __call__(self, dataset: Dataset, shards: list[np.ndarray], seed: int) -> NoisyLabels:
+        clean = clean_labels(dataset, "human")
+        sets = {name: labels.numpy() for name, labels in sorted(dataset.annotations.items())}
+        require(bool(sets), f"noise=human needs human labels, and {dataset.name} has none; type dataset=cifar10n")
+        if self.labels == "per_client":
+            chosen = [list(sets)[i] for i in numpy_rng(seed, "sets").integers(len(sets), size=len(shards))]
+        elif self.labels in sets:
+            chosen = [self.labels] * len(shards)
+        else:
+            known = nearest(self.labels, [*sets, "per_client"])
+            raise UserError(f"noise.labels={self.labels} is not a label set of {dataset.name}; {known}")
+        observed = clean.copy()
+        for name, shard in zip(chosen, shards, strict=True):
+            observed[shard] = sets[name][shard]
+        rates = {name: float((labels != clean).mean()) for name, labels in sets.items()}
+        return NoisyLabels(observed, np.array([rates[name] for name in chosen]))
+
+
+@dataclass(frozen=True)
+class Native:
+    """Labels as published, of a data set that is noisy already; nobody knows which are wrong."""
+
+    def __call__(self, dataset: Dataset, shards: list[np.ndarray], seed: int) -> NoisyLabels:
+        require(
+            dataset.native_noise,
+            f"noise=native is for data sets that are noisy as published, and {dataset.name} is clean; type noise=none",
+        )
+        return NoisyLabels(dataset.labels.numpy().copy(), np.full(len(shards), np.nan))
+
+
+def require_ramp(kind: str, low: float, high: float) -> None:
+    """Demand the parameters of a ramp."""
+    kinds = ("symmetric", "asymmetric", "mixed")
+    require(kind in kinds, f"noise.kind must be one of {', '.join(kinds)}, got {kind!r}")
+    require_between("noise.high", high, 0, 1, "the noise rate at the end of the ramp")
+    require_between("noise.low", low, 0, high, "the noise rate of the first client; the ramp ends at noise.high")
+
+
+def groups(kind: str, num_clients: int) -> list[tuple[str, int]]:
+    """The kinds of noise and how many clients have them, in the order of the clients."""
+    if kind == "mixed":
+        half = num_clients // 2
+        return [("symmetric", half), ("asymmetric", num_clients - half)]
+    return [(kind, num_clients)]
+
+
 def clean_labels(dataset: Dataset, noise: str) -> np.ndarray:
     """The labels to corrupt; refused where they are noisy already."""
     if dataset.native_noise:
@@ -82,6 +173,11 @@ def pool_size(label_pool: str, dataset: Dataset) -> int:
             "type noise.label_pool=all"
         )
     return 10
+
+
+def require_two_classes(dataset: Dataset) -> None:
+    """Another label needs another class."""
+    require(dataset.num_classes > 1, f"{dataset.name} has one class, so no label can be wrong; type noise=none")
 
 
 def whole(x: float) -> int:
