@@ -1,0 +1,311 @@
+"""FedRN: a client trains on the samples that its own last model and those of reliable neighbours vote to be clean."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fnll.errors import UserError, nearest, require, require_at_least, require_between, require_integer
+from fnll.federation import Federation
+from fnll.local import Classifier, LocalSpec, fit
+from fnll.methods.fedavg import FedAvg
+from fnll.methods.fedrn_reliability import (
+    NEUTRAL,
+    cosines,
+    ensemble,
+    expertise,
+    most_reliable,
+    reliability,
+    shares,
+    warn_once,
+)
+from fnll.models import Network
+from fnll.noisy import evaluating, min_max, predict, sample_losses, two_component_gmm
+from fnll.seeding import derive, torch_rng
+from fnll.types import Batch, Client, Each, State, Update
+from fnll.weights import Weights
+
+log = logging.getLogger(__name__)
+
+RECORD_EVERY = 50  # rounds between two records of everyone's accuracy and similarity (N² numbers)
+
+CHOICES = {
+    "neighbours": ("reliable", "random"),
+    "sim_space": ("softmax", "logits"),
+    "untrained_model": ("global", "random"),
+    "body_mode": ("eval", "train"),
+    "loss_scale": ("raw", "min_max"),
+}
+
+
+@dataclass(frozen=True)
+class NeighbourState(State):
+    """What the server knows of clients that have taken part: their last models (the only copies) and their reports."""
+
+    seed: int  # of the noise image x̃, which every client makes for itself, and of models never trained
+    locals: dict[int, Weights] = field(default_factory=dict)  # Θ_n
+    accuracy: dict[int, float] = field(default_factory=dict)  # Acc(n): share of its (noisy) labels that Θ_n predicts
+    output: dict[int, Tensor] = field(default_factory=dict)  # p(x̃; Θ_n), (C,), in `sim_space`
+
+
+class Standing(NamedTuple):
+    """All clients that hold data, as the server sees them before a round; rows are in the order of `clients`."""
+
+    clients: list[int]
+    expertise: Tensor  # (N,)
+    cosines: Tensor  # (N, N)
+    accuracy: Tensor  # (N,), NaN where unknown
+
+
+class Panel(NamedTuple):
+    """Who votes on a target's samples besides itself, and R(c, n) of the target and of those."""
+
+    neighbours: list[int]
+    scores: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRN(FedAvg):
+    """Kim et al., "FedRN: Exploiting k-Reliable Neighbors Towards Robust Federated Learning", CIKM 2022.
+
+    After a warm-up with FedAvg, the server scores for each participant c every other client n by
+    R(c, n) = α Exp(n) + (1 − α) Sim(c, n), sends it the k best ones' last models, and c trains the global model only on
+    samples whose probability of a small loss, averaged over its own last model and the (head-tuned) neighbours with
+    weights ∝ R, exceeds 1/2 (algorithm 1).
+
+    Symbols: k `k`; α `alpha`; e `local.epochs`. The other settings choose between paper and released code, or are the
+    ablations of tables 5 (`finetune_epochs` 0) and 9 (`neighbours` random); docs/methods/fedrn.md explains each.
+    """
+
+    privileges: ClassVar[tuple[str, ...]] = (
+        "k other clients' models, sent to every participant in every round after the warm-up",
+        "every client's training accuracy, and its answer to one noise image, known to the server",
+    )
+    short_run: ClassVar[dict[str, Any]] = {"warmup": 3}
+    limit_laws: ClassVar[dict[str, dict[str, Any]]] = {"an endless warm-up is FedAvg": {"warmup": 10**9}}
+
+    warmup: int
+    k: int
+    alpha: float
+    neighbours: str
+    finetune_epochs: int
+    sim_space: str
+    untrained_model: str
+    eval_augment: bool
+    eval_batch_size: int
+    body_mode: str
+    loss_scale: str
+    gmm_reg_covar: float
+    gmm_tol: float
+
+    def __post_init__(self) -> None:
+        require_integer("method.warmup", self.warmup, 0, "rounds of plain FedAvg before samples are selected")
+        require_integer("method.k", self.k, 0, "neighbours that vote; 0 leaves the client's own model alone")
+        require_between("method.alpha", self.alpha, 0, 1, "α weighs expertise against similarity")
+        require_integer("method.finetune_epochs", self.finetune_epochs, 0, "epochs for neighbours' heads; 0 is off")
+        require_integer("method.eval_batch_size", self.eval_batch_size, 1, "samples in one forward pass")
+        require_at_least("method.gmm_reg_covar", self.gmm_reg_covar, 0, "added to the mixture's variances")
+        require_at_least("method.gmm_tol", self.gmm_tol, 0, "the gain below which the mixture's EM stops")
+        for name, known in CHOICES.items():
+            value = getattr(self, name)
+            require(value in known, f"method.{name} is {' or '.join(known)}, got {value!r}; {nearest(value, known)}")
+        if self.finetune_epochs and not self.net.head_names:
+            raise UserError(
+                "FedRN fine-tunes the head of its neighbours' networks, and this network has none (an attribute `head` "
+                "on top of `features(x)`); type method.finetune_epochs=0 or choose another model"
+            )
+
+    # The server
+
+    def init(self, fed: Federation, weights: Weights | None = None) -> NeighbourState:
+        rounds = fed.budget // self.cohort
+        if self.warmup >= rounds:
+            log.warning("method.warmup=%d covers all %d rounds: this run is FedAvg", self.warmup, rounds)
+        return NeighbourState(super().init(fed, weights).weights, seed=fed.seed("fedrn"))
+
+    def round(self, state: NeighbourState, fed: Federation) -> NeighbourState:
+        cohort = self.select(state, fed)
+        panels = self._panels(state, fed, cohort) if fed.t >= self.warmup else []
+        fed.record(stage="selection" if panels else "warm-up")
+        votes: dict[str, Any] = {}
+        if panels:
+            votes = {
+                "peers": Each([[self._local(state, n) for n in panel.neighbours] for panel in panels]),
+                "shares": Each([shares(panel.scores) for panel in panels]),
+            }
+        updates = fed.map(self.train, cohort, weights=state.weights, seed=state.seed, **votes)
+        return replace(
+            state,
+            weights=self.aggregate(state, updates),
+            locals=state.locals | {u.client: u.weights for u in updates if u.weights is not None},
+            accuracy=state.accuracy | {u.client: float(u.report["accuracy"]) for u in updates},
+            output=state.output | {u.client: torch.as_tensor(u.report["output"]) for u in updates},
+        )
+
+    def _panels(self, state: NeighbourState, fed: Federation, cohort: Sequence[int]) -> list[Panel]:
+        """R_c(k) of definition 4.1 for each target c of the cohort."""
+        standing = self._standing(state, fed)
+        panels = [self._panel(standing, fed, c) for c in cohort]
+        fed.record(
+            neighbours={c: panel.neighbours for c, panel in zip(cohort, panels, strict=True)},
+            scores={c: panel.scores for c, panel in zip(cohort, panels, strict=True)},
+        )
+        if (fed.t - self.warmup) % RECORD_EVERY == 0:
+            fed.record(
+                accuracy=dict(zip(standing.clients, standing.accuracy.tolist(), strict=True)),
+                expertise=dict(zip(standing.clients, standing.expertise.tolist(), strict=True)),
+                similarity=standing.cosines.numpy().round(4),  # rows and columns: the clients of `accuracy`, in order
+            )
+        return panels
+
+    def _panel(self, standing: Standing, fed: Federation, c: int) -> Panel:
+        clients = standing.clients
+        target = clients.index(c)
+        scores = reliability(target, standing.expertise, standing.cosines[target], self.alpha)
+        if self.k >= len(clients):
+            warn_once(f"method.k={self.k} is more than there are other clients; all {len(clients) - 1} of them vote")
+        k = min(self.k, len(clients) - 1)
+        if self.neighbours == "random":
+            others = [i for i in range(len(clients)) if i != target]
+            chosen = sorted(fed.rng("neighbours", c).choice(others, k, replace=False).tolist()) if k else []
+        else:
+            chosen = most_reliable(scores, target, k)
+        return Panel([clients[i] for i in chosen], [float(scores[i]) for i in [target, *chosen]])
+
+    def _standing(self, state: NeighbourState, fed: Federation) -> Standing:
+        """Expertise and similarity of all clients; `untrained_model` says what counts for those never trained."""
+        clients = fed.inhabited
+        unknown = torch.nan if self.untrained_model == "global" else NEUTRAL
+        accuracy = torch.tensor([state.accuracy.get(n, unknown) for n in clients], dtype=torch.float64)
+        outputs = dict(state.output)
+        if untrained := [n for n in clients if n not in outputs]:
+            if self.untrained_model == "global":
+                answer = self.answer(self.net.load(state.weights), state.seed, fed.input_shape)
+                outputs |= dict.fromkeys(untrained, answer)
+            else:
+                outputs |= {
+                    n: torch.rand(fed.num_classes, generator=torch_rng(state.seed, "output", n)) for n in untrained
+                }
+        similar = cosines(torch.stack([outputs[n] for n in clients]))
+        return Standing(clients, expertise(accuracy), similar, accuracy)
+
+    def _local(self, state: NeighbourState, n: int) -> Weights:
+        return state.locals[n] if n in state.locals else self._untrained(n, state.weights, state.seed)
+
+    def _untrained(self, n: int, weights: Weights, seed: int) -> Weights:
+        """The model of a client that was never sampled: the global one, or in the released code one of its own."""
+        return weights if self.untrained_model == "global" else self.net.fresh(derive(seed, "untrained", n))
+
+    # The client
+
+    def train(self, client: Client, **message: Any) -> Update:
+        update = super().train(client, **message)
+        assert update.weights is not None
+        return replace(update, memory={**update.memory, "net": update.weights})  # the very object that is uploaded
+
+    def prepare(self, client: Client, **message: Any) -> tuple[Classifier, Client]:
+        keep = self.keep(client, **message)
+        net = self.net.load(message["weights"])
+        return Selective(net, self.local, client.t, whole=client, keep=keep, seed=message["seed"]), client.subset(keep)
+
+    def keep(
+        self, client: Client, weights: Weights, seed: int, peers: Sequence[Weights] = (), shares: Sequence[float] = ()
+    ) -> Tensor:
+        """The samples to train on as a mask: all of them in the warm-up, when nobody votes."""
+        if not shares:
+            return torch.ones(len(client), dtype=torch.bool)
+        own = client.memory["net"] if "net" in client.memory else self._untrained(client.id, weights, seed)
+        assert isinstance(own, dict)
+        return self.clean_set(client, own, peers, shares)
+
+    def finish(self, module: Classifier, client: Client, weights: Weights) -> Update:
+        assert isinstance(module, Selective)
+        whole, net = module.whole, self.net.load(weights).to(client.device)
+        logits = predict(net, whole.reseeded("expertise"), self.eval_augment, self.eval_batch_size)
+        accuracy = float((logits.argmax(1) == whole.data.y).double().mean())
+        shape = whole.data.transform.shape(whole.data.images.shape)
+        report: dict[str, Tensor | float] = {"accuracy": accuracy, "output": self.answer(net, module.seed, shape)}
+        return Update(weights, report=report, trace={"clean": module.keep})
+
+    def clean_set(self, client: Client, own: Weights, peers: Sequence[Weights], shares: Sequence[float]) -> Tensor:
+        """S_c (equation 8) as a mask; the auxiliary set that tunes the neighbours' heads is equation 9."""
+        posteriors = [self.posterior(self.net.load(own), client.reseeded("own"))]
+        auxiliary = client.subset(_or_all(posteriors[0] > 0.5))
+        for i, peer in enumerate(peers):
+            net = self.tuned(peer, auxiliary)
+            posteriors.append(self.posterior(net, client.reseeded("peer", i)))
+        return _or_all(ensemble(torch.stack(posteriors), shares) > 0.5)
+
+    def posterior(self, net: nn.Module, client: Client) -> Tensor:
+        """p(g | ℓ(x, ỹ; Θ)) of all the client's samples for the mixture's small-loss component g (equation 6), (n,)."""
+        net = net.to(client.device)
+        losses = sample_losses(net, client, augment=self.eval_augment, size=self.eval_batch_size).double()
+        if self.loss_scale == "min_max":
+            finite = losses[losses.isfinite()]
+            top = float(finite.max()) if len(finite) else torch.inf
+            losses = min_max(losses.nan_to_num(nan=top, posinf=top), when_flat=0.0)
+        seed = derive(client.seed, "mixture")
+        return two_component_gmm(losses, seed=seed, reg_covar=self.gmm_reg_covar, tol=self.gmm_tol).posterior
+
+    def tuned(self, peer: Weights, auxiliary: Client) -> nn.Module:
+        """A neighbour's network with its head trained on the auxiliary set; all neighbours see the same batches."""
+        net = self.net.load(peer)
+        if self.finetune_epochs:
+            spec = replace(self.local, epochs=self.finetune_epochs, keep_optimizer=False)
+            fit(HeadTuning(net, spec, auxiliary.t, body_mode=self.body_mode), auxiliary, "head")
+        return net
+
+    def answer(self, net: nn.Module, seed: int, shape: tuple[int, int, int]) -> Tensor:
+        """p(x̃; Θ), (C,): a network's output for the one Gaussian noise image that all clients make from `seed`."""
+        noise = torch.randn(1, *shape, generator=torch_rng(seed, "noise image"))
+        with evaluating(net), torch.no_grad():
+            logits = net(noise.to(next(net.parameters()).device))[0].cpu()
+        return logits.softmax(0) if self.sim_space == "softmax" else logits
+
+
+class Selective(Classifier):
+    """Plain cross-entropy on the samples to `keep`; carries what the end of the job needs."""
+
+    def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, whole: Client, keep: Tensor, seed: int) -> None:
+        super().__init__(net, spec, t)
+        self.whole, self.keep, self.seed = whole, keep, seed
+
+
+class HeadTuning(Classifier):
+    """Trains a network's head; the body only computes features, and nothing is propagated back through it.
+
+    `body_mode` eval leaves BatchNorm's statistics alone; in `train`, as in the released code, they are those of the
+    batch, and running ones (which FedRN's own network lacks) drift.
+    """
+
+    net: Network
+
+    def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, body_mode: str) -> None:
+        super().__init__(net, spec, t)
+        self.body_mode = body_mode
+
+    def on_train_epoch_start(self) -> None:
+        if self.body_mode == "eval":
+            self.net.eval()
+            self.net.head.train()
+
+    def loss(self, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            features = self.net.features(batch.x)
+        return F.cross_entropy(self.net.head(features), batch.y)
+
+    def configure_optimizers(self) -> Any:
+        return self.spec.optimizer(self.net.head.parameters(), lr=self.spec.lr * self.spec.lr_decay**self.t)
+
+
+def _or_all(keep: Tensor) -> Tensor:
+    if bool(keep.any()):
+        return keep
+    warn_once("no sample of a client is called clean; it uses all of them")
+    return torch.ones_like(keep)
