@@ -17,7 +17,10 @@ from PIL import Image
 
 from fnll.errors import UserError
 from fnll.images import InMemory, Transform
+from fnll.scenario import build
 from fnll.scenario.datasets import cifar10n, cifar100n, cifar_n
+from fnll.scenario.noise import Human
+from fnll.scenario.partition import Iid
 from fnll.scenario.scenario import Dataset
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -134,6 +137,30 @@ class TestFolder:
     def test_the_second_start_reads_the_cache(self, root):
         first = load(root, root.parent / "labels.npz", "folder")
         assert load(root, root.parent / "labels.npz", "folder").digest == first.digest
+
+    def test_beside_a_zip_file(self, root):
+        with zipfile.ZipFile(root.parent / "tree.zip", "w") as archive:
+            for file in root.rglob("*.jpg"):
+                archive.write(file, file.relative_to(root))
+        np.savez(root.parent / "cifar10n-human-labels.npz", **human("uint8"))
+        check(load(root.parent / "tree.zip", images="folder"))
+
+    def test_batches_yield_the_human_labels_of_their_images(self, root):
+        """A rival's CIFAR-N runs train on clean labels; here the image in a batch is recognised by its value."""
+        data = load(root, root.parent / "labels.npz", "folder")
+        scenario, truth = build(data, Iid(min_size=1), Human("worse"), num_clients=3, seed=0)
+        worse = data.annotations["worse"]
+        seen = []
+        for k in range(3):
+            client = scenario.client(k, t=0, memory={}, labels=None, seed=k, device=torch.device("cpu"))
+            for batch in client.batches(2, 1):
+                pixel = batch.x[:, 0, 16, 16] * data.transform.std[0] + data.transform.mean[0]
+                which = (pixel * 255 / 20).round().long()
+                assert torch.equal(batch.y, worse[which])
+                seen += which.tolist()
+        assert sorted(seen) == list(range(12))
+        assert truth.labels is not None
+        assert truth.labels.tolist() == CLEAN.tolist()
 
     def test_an_incomplete_tree_is_refused(self, root):
         (root / "train" / "truck" / "0001.jpg").unlink()

@@ -234,18 +234,33 @@ class TestIdx:
         with pytest.raises(UserError, match=r"holds 5 images and .*train-labels-idx1-ubyte 2 labels"):
             loader(root=str(root), download=False)
 
-    def test_download_unpacks_archives_that_lie_there(self, idx, monkeypatch):
-        """Debian's package and many mirrors ship the .gz files; torchvision unpacks them without the net."""
-        loader, root, raw, _ = idx
-        published = getattr(torchvision.datasets, raw.parent.name)
-        resources = []
-        for url, _ in published.resources:
-            file = raw / url.removesuffix(".gz")
-            packed = raw / url
-            packed.write_bytes(gzip.compress(file.read_bytes()))
+    @pytest.mark.parametrize("place", ["as torchvision", "as Debian"])
+    def test_packed_files_are_read_in_place(self, idx, place):
+        loader, root, raw, images = idx
+        for file in list(raw.iterdir()):
+            (raw / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
             file.unlink()
-            resources.append((url, hashlib.md5(packed.read_bytes()).hexdigest()))
-        monkeypatch.setattr(published, "resources", resources)
-        with pytest.raises(UserError, match=r"unpacks \.gz files"):
+        if place == "as Debian":
+            raw.rename(root / {"MNIST": "mnist", "FashionMNIST": "fashion-mnist"}[raw.parent.name])
+        data = loader(root=str(root), download=False)
+        assert data.labels.tolist() == [4, 0, 9, 9, 1]
+        assert np.array_equal(data.train.take(torch.arange(5))[:, 0].numpy(), images)
+
+    def test_a_damaged_packed_file(self, idx):
+        loader, root, raw, _ = idx
+        file = raw / "train-images-idx3-ubyte"
+        (raw / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes())[:-9])
+        file.unlink()
+        with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz is damaged"):
             loader(root=str(root), download=False)
-        assert loader(root=str(root), download=True).labels.tolist() == [4, 0, 9, 9, 1]
+
+    def test_download_only_when_asked_for(self, idx, monkeypatch):
+        loader, root, raw, _ = idx
+        content = (raw / "t10k-labels-idx1-ubyte").read_bytes()
+        (raw / "t10k-labels-idx1-ubyte").unlink()
+        monkeypatch.setattr(
+            torchvision.datasets.MNIST, "download", lambda _: (raw / "t10k-labels-idx1-ubyte").write_bytes(content)
+        )
+        with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte cannot be read"):
+            loader(root=str(root), download=False)
+        assert loader(root=str(root), download=True).test_labels.tolist() == [7, 8]

@@ -93,7 +93,7 @@ def load(kind: Kind, root: str, *, download: bool, images: str) -> Dataset:
 
 def _batches(kind: Kind, root: str, download: bool) -> tuple[Images, Tensor, Images, Tensor]:
     published = kind.published
-    folder = Folder(str(Path(root).expanduser()), kind.title, kind.advice)
+    folder = Folder.at(root, kind.title, kind.advice)
     checksums = {f"{published.base_folder}/{name}": md5 for name, md5 in (*published.train_list, *published.test_list)}
     checksums[f"{published.base_folder}/{published.meta['filename']}"] = published.meta["md5"]
     obtain(folder, list(checksums), download=download, fetch=lambda: published(folder.root, download=True))

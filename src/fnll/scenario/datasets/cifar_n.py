@@ -119,11 +119,11 @@ def _label_file(what: Annotated, root: str, download: bool, labels: str | None) 
         if not path.is_file():
             raise UserError(f"{what.title}: there is no file {path} (dataset.labels={labels}); {_advice(what)}")
         return path
-    beside = Path(root).expanduser()
+    place = Path(root).expanduser()
+    folder = Folder.at(str(place.parent if place.is_file() else place), what.title, _advice(what))  # beside a zip file
     for name in (what.file, *what.others):
-        if (beside / name).is_file():
-            return beside / name
-    folder = Folder(str(beside if not beside.is_file() else beside.parent), what.title, _advice(what))
+        if folder.has(name):
+            return Path(folder.place(name))
     url = f"{HOME}/raw/main/data/{what.file}"
     obtain(folder, [what.file], download=download, fetch=lambda: download_url(url, folder.root, what.file))
     return Path(folder.place(what.file))

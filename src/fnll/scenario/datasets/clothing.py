@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Unpack
 
 import pandas as pd
@@ -35,7 +34,7 @@ def clothing1m(*, root: str, streaming: bool, **options: Unpack[Shared]) -> Data
     The published labels are noisy (about 38 % wrong) and the clean ones of the training images are not known.
     """
     chosen = Options(**options)
-    folder = Folder(str(Path(root).expanduser()), "Clothing1M", ADVICE)
+    folder = Folder.at(root, "Clothing1M", ADVICE)
     where = "annotations/" if folder.has("annotations/noisy_label_kv.txt") else ""  # both layouts are about
     lists = [f"{where}{name}.txt" for name in ("noisy_train_key_list", "noisy_label_kv")]
     clean_lists = [f"{where}{name}.txt" for name in ("clean_test_key_list", "clean_label_kv")]

@@ -1,14 +1,17 @@
-"""MNIST and Fashion-MNIST, from their IDX files."""
+"""MNIST and Fashion-MNIST, from their IDX files, packed or not."""
 
 from __future__ import annotations
 
-import os
+import gzip
+import math
+import struct
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
 import numpy as np
 import torchvision
-from torchvision.datasets.mnist import read_image_file, read_label_file
 
 from fnll.errors import UserError
 from fnll.images import Transform
@@ -18,73 +21,117 @@ from fnll.scenario.datasets.options import Options, Shared
 from fnll.scenario.datasets.sources import Folder
 from fnll.scenario.scenario import Dataset
 
-GARMENTS = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of the two data sets."""
+
+    name: str
+    published: type[torchvision.datasets.MNIST]
+    elsewhere: str  # the folder that Debian's package and others use
+    class_names: tuple[str, ...]
+    transform: Transform
+
+    @property
+    def title(self) -> str:
+        return self.published.__name__
+
+    @property
+    def folders(self) -> tuple[str, str]:
+        return f"{self.title}/raw", self.elsewhere  # torchvision's first
+
+    @property
+    def advice(self) -> str:
+        return (
+            f"type dataset.download=true to fetch the files, or, if you have them, {ELSEWHERE}: the files, packed or "
+            f"not, go to DIR/{self.folders[0]} or DIR/{self.folders[1]}"
+        )
+
+
+DIGITS = Kind(
+    "mnist",
+    torchvision.datasets.MNIST,
+    "mnist",
+    tuple("0123456789"),
+    Transform((0.1307,), (0.3081,)),  # FedRN, released code; no augmentation
+)
+GARMENTS = Kind(
+    "fashion_mnist",
+    torchvision.datasets.FashionMNIST,
+    "fashion-mnist",
+    ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    Transform((0.2860,), (0.3530,)),  # of the training images; none of the three papers uses this data set
+)
 
 
 def mnist(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
     """MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28 pixels."""
     chosen = Options(**options)
-    transform = Transform((0.1307,), (0.3081,))  # FedRN, released code; no augmentation
-    return _load("mnist", torchvision.datasets.MNIST, tuple("0123456789"), transform, root, download, chosen)
+    return chosen.apply(_load(DIGITS, root, download))
 
 
 def fashion_mnist(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
     """Fashion-MNIST: 60,000 training and 10,000 test images of garments, 28x28 pixels."""
     chosen = Options(**options)
-    transform = Transform((0.2860,), (0.3530,))  # of the training images; no paper of the three uses this data set
-    return _load("fashion_mnist", torchvision.datasets.FashionMNIST, GARMENTS, transform, root, download, chosen)
+    return chosen.apply(_load(GARMENTS, root, download))
 
 
-def _load(
-    name: str,
-    published: type[torchvision.datasets.MNIST],
-    class_names: tuple[str, ...],
-    transform: Transform,
-    root: str,
-    download: bool,
-    options: Options,
-) -> Dataset:
-    title = published.__name__
-    advice = (
-        f"type dataset.download=true to fetch the files (it also unpacks .gz files that lie there already), or, "
-        f"if you have them, {ELSEWHERE}: the files belong in DIR/{title}/raw"
-    )
-    folder = Folder(str(Path(root).expanduser()), title, advice)
-    names = [f"{title}/raw/{os.path.basename(url).removesuffix('.gz')}" for url, _ in published.resources]
-    obtain(folder, names, download=download, fetch=lambda: published(folder.root, download=True))
+def _load(kind: Kind, root: str, download: bool) -> Dataset:
+    folder = Folder.at(root, kind.title, kind.advice)
+    found = {file: _find(kind, folder, file) for files in FILES.values() for file in files}
+    if any(name is None for name in found.values()):
+        wanted = {file: f"{kind.folders[0]}/{file}" for file in found}
+        absent = [wanted[file] for file, name in found.items() if name is None]
+        obtain(folder, absent, download=download, fetch=lambda: kind.published(folder.root, download=True))
+        found = {file: name or wanted[file] for file, name in found.items()}
+    names = {file: name for file, name in found.items() if name is not None}
 
     def build(cache: Path) -> None:
-        for part, images, labels in (("train", *names[:2]), ("test", *names[2:])):
-            pixels, targets = _read(folder, images), _read(folder, labels)
+        for part, (images, labels) in FILES.items():
+            pixels, targets = read_idx(folder, names[images], 3), read_idx(folder, names[labels], 1)
             if len(pixels) != len(targets):
                 raise UserError(
-                    f"{title}: {folder.place(images)} holds {len(pixels)} images and {folder.place(labels)} "
-                    f"{len(targets)} labels; delete both and {advice}"
+                    f"{kind.title}: {folder.place(names[images])} holds {len(pixels)} images and "
+                    f"{folder.place(names[labels])} {len(targets)} labels; delete both and {kind.advice}"
                 )
             np.save(cache / f"{part}.npy", pixels[:, None])
             np.save(cache / f"{part}_labels.npy", targets.astype(np.int64))
 
-    stored = kept(list(zip(names, folder.stats(names), strict=True)), build)
-    dataset = Dataset(
-        name=name,
+    stored = kept(list(zip(names.values(), folder.stats(names.values()), strict=True)), build)
+    return Dataset(
+        name=kind.name,
         train=stored.images("train"),
         labels=stored.arrays["train_labels"],
         test=stored.images("test"),
         test_labels=stored.arrays["test_labels"],
         num_classes=10,
-        transform=transform,
-        class_names=class_names,
+        transform=kind.transform,
+        class_names=kind.class_names,
     )
-    return options.apply(dataset)
 
 
-def _read(folder: Folder, name: str) -> np.ndarray:
-    read = read_image_file if "images" in name else read_label_file
+def _find(kind: Kind, folder: Folder, file: str) -> str | None:
+    candidates = (f"{place}/{file}{suffix}" for place in kind.folders for suffix in ("", ".gz"))
+    return next((name for name in candidates if folder.has(name)), None)
+
+
+def read_idx(folder: Folder, name: str, dimensions: int) -> np.ndarray:
+    """An array of bytes: two zeros, type 8, the number of dimensions, their sizes (big-endian), the data."""
+    content = folder.read(name)
     try:
-        return read(folder.place(name)).numpy()
-    except (AssertionError, KeyError, ValueError, RuntimeError, TypeError, OSError) as error:
+        if name.endswith(".gz"):
+            content = gzip.decompress(content)
+        start = 4 + 4 * dimensions
+        shape = struct.unpack(f">{dimensions}I", content[4:start])
+        if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) - start != math.prod(shape):
+            raise ValueError(f"it does not hold {' x '.join(map(str, shape))} bytes")
+    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
         raise UserError(
             f"{folder.title}: {folder.place(name)} is damaged or no IDX file ({error}); delete it and {folder.advice}"
         ) from error
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Unpack
 
 import pandas as pd
@@ -45,7 +44,7 @@ def isic2019(*, root: str, size: int, streaming: bool, **options: Unpack[Shared]
     """
     chosen = Options(**options)
     require_integer("dataset.size", size, 1, "images are resized to size x size")
-    folder = Folder(str(Path(root).expanduser()), "ISIC 2019", ISIC_ADVICE)
+    folder = Folder.at(root, "ISIC 2019", ISIC_ADVICE)
     if folder.has("train.csv") and folder.has("test.csv"):
         train, test = (one_hot(folder, name, "image", LESIONS) for name in ("train.csv", "test.csv"))
     else:
@@ -62,7 +61,7 @@ def ich(*, root: str, size: int | None, streaming: bool, **options: Unpack[Share
     chosen = Options(**options)
     if size is not None:
         require_integer("dataset.size", size, 1, "images are resized to size x size; null keeps the size they have")
-    folder = Folder(str(Path(root).expanduser()), "RSNA ICH", ICH_ADVICE)
+    folder = Folder.at(root, "RSNA ICH", ICH_ADVICE)
     names = [name if folder.has(name) else name.replace(".csv", "_ICH.csv") for name in ("train.csv", "test.csv")]
     train, test = (one_hot(folder, name, "id", HAEMORRHAGES) for name in names)
     images, decoder = "stage_1_train_images", Decoder(resize=None if size is None else (size, size))

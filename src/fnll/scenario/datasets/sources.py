@@ -44,6 +44,11 @@ class Folder:
     title: str
     advice: str
 
+    @classmethod
+    def at(cls, root: str, title: str, advice: str) -> Folder:
+        """The folder a user named, as an absolute path: messages must say where files were looked for."""
+        return cls(str(Path(root).expanduser().absolute()), title, advice)
+
     def place(self, name: str) -> str:
         return os.path.join(self.root, name)
 
@@ -139,7 +144,7 @@ def missing(source: Source, names: Sequence[str], reason: str = "no such file") 
 
 def source_at(root: str, title: str, advice: str) -> Source:
     """The folder or the zip file at `root`."""
-    path = Path(root).expanduser()
+    path = Path(root).expanduser().absolute()
     if path.is_dir():
         return Folder(str(path), title, advice)
     if path.suffix == ".zip" and path.is_file():

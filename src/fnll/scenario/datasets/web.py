@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Unpack
 
 import torch
@@ -35,7 +34,7 @@ def webvision_mini(*, root: str, resize: int, crop: int, streaming: bool, **opti
     chosen = Options(**options)
     require_integer("dataset.crop", crop, 1, "side of the network's input")
     require_integer("dataset.resize", resize, crop, "images are resized to this shorter side before the crop")
-    folder = Folder(str(Path(root).expanduser()), "mini-WebVision", ADVICE)
+    folder = Folder.at(root, "mini-WebVision", ADVICE)
     folder.require([TRAIN, TEST])
     test_folder = next((name for name in TEST_FOLDERS if folder.has(name)), None)
     if test_folder is None:
