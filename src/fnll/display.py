@@ -55,6 +55,9 @@ class RunBar:
     def finish(self, summary: dict[str, Any]) -> None:
         self.bar.stop()
 
+    def abort(self) -> None:
+        self.bar.stop()
+
 
 def verdict(summary: dict[str, Any]) -> str:
     """One line that says how a finished run ended."""

@@ -1,11 +1,158 @@
-"""Mirrors of a run's records. `metrics.jsonl` is always written and is the source of every table."""
+"""Mirrors of a run's records through Lightning's loggers. `metrics.jsonl` is the source; no mirror is read back."""
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import wandb
+from lightning.pytorch.loggers import Logger, WandbLogger
+from omegaconf import OmegaConf
+from requests.utils import get_netrc_auth
+
 from fnll.config import Request
+from fnll.errors import require, require_integer
+from fnll.experiment import Experiment, made
+from fnll.records import RunFolder
 from fnll.run import Progress
+
+log = logging.getLogger(__name__)
+
+WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 
 def watchers(request: Request) -> list[Progress]:
-    """The loggers that a config asks for."""
-    return []
+    """The loggers that a config asks for; `logger=[wandb,csv]` asks for two."""
+    return [made(node, f"logger.{name}") for name, node in (request.cfg.logger or {}).items()]
+
+
+def numbers(row: dict[str, Any]) -> dict[str, float]:
+    """The part of a row that a curve can show."""
+    return {k: v for k, v in row.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+
+
+def settings(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
+    """The resolved config and what identifies the run."""
+    config: Any = OmegaConf.to_container(experiment.cfg)
+    config.pop("logger", None)
+    identity = {"run_id": folder.run_id, "fingerprint": experiment.scenario.fingerprint}
+    return {**config, "choices": experiment.request.choices, **identity}
+
+
+@dataclass
+class Mirror:
+    """A local logger (TensorBoard, CSV). At the start it is made anew from `metrics.jsonl`, so that a resume fits."""
+
+    logger: Callable[..., Logger]  # called with save_dir, name and version
+    folder: str  # its place in the run's folder
+
+    def start(self, experiment: Experiment, folder: RunFolder) -> None:
+        shutil.rmtree(folder.path / self.folder, ignore_errors=True)
+        self.sink = self.logger(save_dir=folder.path, name="", version=self.folder)
+        self.sink.log_hyperparams(settings(experiment, folder))
+        for row in folder.rows():
+            self.step(row, [], 0)
+
+    def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
+        self.sink.log_metrics(numbers(row), step=row["round"])
+        self.sink.save()
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        self.sink.finalize("success")
+
+    def abort(self) -> None:
+        """The run stopped early: keep what there is."""
+        self.sink.finalize("failed")
+
+
+@dataclass
+class Wandb:
+    """Weights & Biases: offline without an account, one stable id per run, `round` as the x axis."""
+
+    project: str
+    entity: str | None
+    mode: str  # auto: online where somebody is logged in
+    tables_every: int  # evaluations between confusion matrices and client tables
+
+    def __post_init__(self) -> None:
+        require(
+            self.mode in WANDB_MODES, f"logger.wandb.mode must be one of {', '.join(WANDB_MODES)}, got {self.mode!r}"
+        )
+        require_integer("logger.wandb.tables_every", self.tables_every, 1, "evaluations between two tables")
+
+    def start(self, experiment: Experiment, folder: RunFolder) -> None:
+        choices = experiment.request.choices
+        mode = os.environ.get("WANDB_MODE") or (self._found() if self.mode == "auto" else self.mode)
+        self.sink = WandbLogger(
+            save_dir=folder.path,
+            project=self.project,
+            entity=self.entity,
+            offline=mode == "offline",
+            id=folder.run_id,
+            name=f"{experiment.request.name}-s{experiment.cfg.seed}",
+            group=f"{choices.get('experiment', 'run')}/{experiment.scenario.origin}",
+            job_type=experiment.request.name,
+            resume="allow",  # the same id: a resumed run continues its curve
+            mode=mode,
+            log_model=False,
+            settings=wandb.Settings(console="off", silent=True, disable_git=True, disable_job_creation=True),
+        )
+        self.offline, self.seen = mode == "offline", 0
+        self.sink.log_hyperparams(settings(experiment, folder))
+        run = self.sink.experiment
+        run.define_metric("round")
+        run.define_metric("*", step_metric="round")
+        run.log({"round": 0, "clients": _clients(experiment)}, step=0)
+
+    def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
+        run, self.seen = self.sink.experiment, self.seen + 1
+        values: dict[str, Any] = {**numbers(row), "stage": row["stage"]}
+        if self.seen % self.tables_every == 0 or row["round"] == rounds:
+            values |= {f"tables/{fact['name']}": _table(fact) for fact in facts if isinstance(fact["value"], list)}
+        run.log(values, step=row["round"])
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        run = self.sink.experiment
+        for name, value in summary.items():
+            if isinstance(value, dict):
+                run.summary.update({f"{name}/{rule}": number for rule, number in value.items()})
+            elif not name.startswith(("comm/", "time/")):
+                run.summary[name] = value
+        folder = Path(run.dir).parent
+        self.close(0)
+        if self.offline:
+            log.info("W&B is offline; to upload this run type: wandb sync %s", folder)
+
+    def abort(self) -> None:
+        """The run stopped early: mark it so, or the next run of a sweep would write into it."""
+        self.close(1)
+
+    def close(self, code: int) -> None:
+        self.sink.experiment.finish(exit_code=code)
+
+    @staticmethod
+    def _found() -> str:
+        known = os.environ.get("WANDB_API_KEY") or get_netrc_auth(wandb.Settings().base_url)
+        return "online" if known else "offline"
+
+
+def _clients(experiment: Experiment) -> wandb.Table:
+    """One row per client: size, nominal and realised noise."""
+    truth, sizes = experiment.truth, experiment.scenario.sizes
+    rows = zip(range(len(sizes)), sizes, truth.nominal.tolist(), truth.realised.tolist(), strict=False)
+    return wandb.Table(
+        columns=["client", "samples", "nominal noise", "realised noise"], data=[list(row) for row in rows]
+    )
+
+
+def _table(fact: dict[str, Any]) -> wandb.Table:
+    """A recorded list or matrix as a table."""
+    value = fact["value"]
+    if value and isinstance(value[0], list):
+        return wandb.Table(columns=["row", "values"], data=[[i, str(part)] for i, part in enumerate(value)])
+    return wandb.Table(columns=["client", fact["name"]], data=[[i, part] for i, part in enumerate(value)])

@@ -1,0 +1,146 @@
+"""The mirrors, read back: same keys and numbers as metrics.jsonl, and a W&B run that a resume continues."""
+
+import csv
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import wandb
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from wandb.proto import wandb_internal_pb2
+
+from fnll.config import compose
+from fnll.errors import UserError
+from fnll.experiment import prepare
+from fnll.loggers import watchers
+from fnll.run import execute
+
+TINY = [
+    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
+    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=4", "local.epochs=1", "eval.overlap=false", "seed=3",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_account(monkeypatch, tmp_path):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+
+
+def run(tmp_path: Path, *overrides: str, extra=()) -> Path:
+    request = compose([*TINY, f"runs_dir={tmp_path}", *overrides])
+    experiment = prepare(request)
+    execute(experiment, [*watchers(request), *extra])
+    return tmp_path / experiment.run_id
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_csv_and_tensorboard_mirror_the_rows(tmp_path):
+    folder = run(tmp_path, "logger=[csv,tensorboard]")
+    rows = metrics(folder)
+    with (folder / "csv/metrics.csv").open() as file:
+        mirrored = list(csv.DictReader(file))
+    assert [float(row["test/accuracy"]) for row in mirrored] == [row["test/accuracy"] for row in rows]
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    points = events.Scalars("test/accuracy")
+    assert [point.step for point in points] == [1, 2, 3, 4]
+    assert [point.value for point in points] == pytest.approx([row["test/accuracy"] for row in rows])
+
+
+class PowerCutError(Exception):
+    """The power cut."""
+
+
+class PowerCut:
+    def start(self, experiment, folder):
+        pass
+
+    def step(self, row, facts, rounds):
+        if row["round"] == 2:
+            raise PowerCutError
+
+    def finish(self, summary):
+        pass
+
+    def abort(self):
+        pass
+
+
+def log_records(content: bytes) -> Iterator[bytes]:
+    """W&B's transaction log: seven bytes of header, then LevelDB's log format in blocks of 32 KiB."""
+    block, at, parts = 32768, 7, b""
+    while at + 7 <= len(content):
+        if block - at % block < 7:  # what is left of a block is padding
+            at += block - at % block
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        parts += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield parts
+            parts = b""
+
+
+def records(folder: Path) -> list:
+    """Every record of every offline W&B folder of a run, in order."""
+    found = []
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        for data in log_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            found.append(record)
+    return found
+
+
+def history(found: list) -> list[dict]:
+    def name(item):
+        return item.key or "/".join(item.nested_key)
+
+    return [{name(i): json.loads(i.value_json) for i in r.history.item} for r in found if r.HasField("history")]
+
+
+def test_wandb_offline_has_the_same_rows_group_and_id_and_a_resume_continues(tmp_path, caplog):
+    with pytest.raises(PowerCutError):
+        run(tmp_path, "logger=wandb", "checkpoint_seconds=0", extra=[PowerCut()])
+    assert wandb.run is None, "an aborted run is closed, or the next one would write into it"
+    folder = run(tmp_path, "logger=wandb", "checkpoint_seconds=0")
+    found = records(folder)
+    starts = [record.run for record in found if record.HasField("run")]
+    assert len({start.run_id for start in starts}) == 1
+    assert starts[0].run_id == folder.name
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert {start.run_group for start in starts} == {f"run/{manifest['origin']}"}
+    assert {start.job_type for start in starts} == {"fedavg"}
+    assert {start.display_name for start in starts} == {"fedavg-s3"}
+    rows = {row["round"]: row["test/accuracy"] for row in history(found) if "test/accuracy" in row}
+    assert rows == {row["round"]: row["test/accuracy"] for row in metrics(folder)}
+
+
+def test_wandb_summary_has_best_last_and_last10(tmp_path):
+    folder = run(tmp_path, "logger=wandb")
+    summary = json.loads((folder / "summary.json").read_text())
+    found = {}
+    for record in records(folder):
+        if record.HasField("summary"):
+            found |= {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.summary.update}
+    for rule in ("best", "last", "last10"):
+        assert found[f"test/accuracy/{rule}"] == summary["test/accuracy"][rule]
+
+
+def test_no_key_reaches_a_run_folder(tmp_path, monkeypatch):
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    monkeypatch.setenv("WANDB_API_KEY", secret)
+    folder = run(tmp_path, "logger=wandb", "logger.wandb.mode=offline")
+    assert not [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_a_wrong_mode_is_said(tmp_path):
+    with pytest.raises(UserError, match=r"logger\.wandb\.mode must be one of"):
+        run(tmp_path, "logger=wandb", "logger.wandb.mode=sometimes")
