@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LARGEST_SIDE = 32  # pixels; larger images are averaged down
 GRID = 4  # cells a side that the last features are averaged over
 AT_ONCE = 512  # images that are read or asked about together
-WORTH_WORKERS = 2e8  # pixels seen in training above which starting worker processes pays off: some ten seconds of work
+WORTH_WORKERS = 2e7  # pixels seen in training that take about ten seconds, so that starting processes pays off
 RECIPE = 1  # raised when the same settings give other probabilities, so that old cache entries are not found
 
 
