@@ -1,4 +1,8 @@
-"""The released codes' noise: the test vectors T4 and T8, and digests that were computed with the released codes."""
+"""The released codes' noise: the test vectors T4 and T8, and digests.
+
+The digests were computed outside this repository with transcriptions of the released functions, on partitions made the
+same way (FedRN's shards with a stable sort in place of its unstable one).
+"""
 
 from __future__ import annotations
 

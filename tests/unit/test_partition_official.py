@@ -1,4 +1,8 @@
-"""The released codes' partitions. The digests were computed with the released codes themselves."""
+"""The released codes' partitions.
+
+The digests were computed outside this repository with transcriptions of the released functions; FedRN's shards with a
+stable sort in place of its unstable one.
+"""
 
 from __future__ import annotations
 
