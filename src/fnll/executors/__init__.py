@@ -1,5 +1,6 @@
 """Who does the clients' work. Exact executors give bit-identical results; see docs/reproducibility.md."""
 
+from fnll.executors.pool import Pool
 from fnll.executors.serial import Serial, perform
 
-__all__ = ["Serial", "perform"]
+__all__ = ["Pool", "Serial", "perform"]

@@ -1,0 +1,65 @@
+"""Process-wide settings that can change results: exact executors make them equal in every process that works."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+from threadpoolctl import threadpool_limits
+
+
+def limit_threads(threads: int) -> None:
+    """Let torch, BLAS and OpenMP use so many threads in this process: the order of their sums depends on the number."""
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: a batch system often gives it fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """torch's switches, to be read in one process and set in another."""
+
+    dtype: torch.dtype
+    deterministic: int  # torch's debug mode: 0 off, 1 warn, 2 raise
+    matmul_precision: str
+    cudnn_deterministic: bool
+    cudnn_benchmark: bool
+
+    @classmethod
+    def of_this_process(cls) -> Numerics:
+        return cls(
+            dtype=torch.get_default_dtype(),
+            deterministic=torch.get_deterministic_debug_mode(),
+            matmul_precision=torch.get_float32_matmul_precision(),
+            cudnn_deterministic=torch.backends.cudnn.deterministic,
+            cudnn_benchmark=torch.backends.cudnn.benchmark,
+        )
+
+    def apply(self) -> None:
+        torch.set_default_dtype(self.dtype)
+        torch.set_deterministic_debug_mode(self.deterministic)  # use_deterministic_algorithms() imports the compiler
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.backends.cudnn.deterministic = self.cudnn_deterministic
+        torch.backends.cudnn.benchmark = self.cudnn_benchmark
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a process must be told before it does clients' work."""
+
+    device: torch.device
+    threads: int
+    numerics: Numerics
+
+    def apply(self) -> None:
+        for library in ("OMP", "OPENBLAS", "MKL"):  # for what a job may import later
+            os.environ[f"{library}_NUM_THREADS"] = str(self.threads)
+        limit_threads(self.threads)
+        self.numerics.apply()
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)

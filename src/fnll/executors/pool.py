@@ -1,0 +1,223 @@
+"""Clients in worker processes on one machine."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from fnll.errors import UserError, require, require_integer
+from fnll.executors.agenda import Agenda, Failure
+from fnll.executors.arena import Arena, Packer, Ticket
+from fnll.executors.numerics import Numerics, Setup, limit_threads, usable_cores
+from fnll.executors.worker import GONE, noting, pack, post, serve
+from fnll.scenario.scenario import Scenario
+from fnll.types import Call, Update
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
+
+log = logging.getLogger(__name__)
+
+PRELOAD = ["fnll.executors.worker", "fnll.local", "torchmetrics", "sklearn.mixture"]  # once, in the fork server
+PATIENCE = 5.0  # seconds that idle workers get to leave by themselves
+
+
+class Pool:
+    """Clients side by side in processes of their own; bit-identical to `Serial` with the same number of threads.
+
+    Workers start when a map first needs them, and hold the scenario in shared memory. A worker that dies is replaced
+    and its call repeated. `workers=None` is as many as the usable cores feed; `devices` are dealt out to them in turn.
+    """
+
+    exact = True
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        workers: int | None = None,
+        threads: int = 1,
+        device: torch.device | str = "cpu",
+        devices: Sequence[str] = (),
+        start_method: str | None = None,
+    ) -> None:
+        self.scenario, self.threads, self.device = scenario, threads, torch.device(device)
+        cores = usable_cores()
+        require_integer("executor.threads", threads, 1, "torch threads of each worker")
+        self.workers = max(1, cores // threads) if workers is None else workers
+        require_integer("executor.workers", self.workers, 1, "worker processes; null is one for every usable core")
+        self.devices = _checked(devices, self.device)
+        require(
+            start_method in (None, "forkserver", "spawn"),
+            f"executor.start_method must be forkserver, spawn or null, got {start_method!r}; null chooses",
+        )
+        self.start_method = start_method or _start_method(self.device)
+        if self.workers * threads > cores:
+            log.warning("%d workers with %d threads each share %d usable cores", self.workers, threads, cores)
+        limit_threads(threads)  # for the server's part of a method
+        self._crew: dict[int, Worker] = {}
+        self._finalizer = weakref.finalize(self, _dismiss, self._crew, os.getpid())
+
+    def map(self, calls: Sequence[Call]) -> list[Update]:
+        """Do the calls, largest clients first, each on the first worker that is free."""
+        if not self._finalizer.alive:
+            raise RuntimeError("this executor was closed; make a new one")
+        agenda = Agenda(calls, self.scenario.sizes)
+        packer = Packer()
+        tickets = [pack(packer, call) for call in calls]
+        busy: dict[Worker, int] = {}
+        with Arena.of(packer) as arena:
+            try:
+                while agenda.open:
+                    for worker in self._idle(busy, agenda.waiting):
+                        busy[worker] = i = agenda.take()
+                        worker.submit(arena, tickets[i])
+                    for worker in _first(busy):
+                        worker.settle(agenda, busy[worker])
+                        del busy[worker]
+            finally:
+                for worker in busy:  # after an error or Ctrl-C nobody waits for these answers
+                    worker.end()
+        return agenda.results()
+
+    def close(self) -> None:
+        """Let the workers go; the pool cannot be used again."""
+        self._finalizer()
+        if "_luggage" in self.__dict__:
+            self._luggage[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _idle(self, busy: dict[Worker, int], wanted: int) -> list[Worker]:
+        """At most `wanted` free workers; those that are missing or dead are started."""
+        free = [slot for slot in range(self.workers) if self._crew.get(slot) not in busy][:wanted]
+        for slot in free:
+            if slot not in self._crew or not self._crew[slot].alive:
+                self._crew[slot] = self._hire(slot)
+        return [self._crew[slot] for slot in free]
+
+    def _hire(self, slot: int) -> Worker:
+        numerics, arena, ticket = self._luggage
+        worker = Worker(self._context, Setup(self.devices[slot % len(self.devices)], self.threads, numerics))
+        worker.submit(arena, ticket)
+        return worker
+
+    @cached_property
+    def _luggage(self) -> tuple[Numerics, Arena, Ticket]:
+        """What every worker starts with: the parent's numerics and the scenario, as they were at the first map."""
+        packer = Packer()
+        with noting("executor=pool sends the scenario to its workers; use executor=serial for one that cannot be sent"):
+            ticket = packer.add(self.scenario)
+        return Numerics.of_this_process(), Arena.of(packer), ticket
+
+    @cached_property
+    def _context(self) -> ForkServerContext | SpawnContext:
+        if self.start_method == "spawn":
+            return multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        return context
+
+
+class Worker:
+    """A worker process as its parent sees it."""
+
+    def __init__(self, context: ForkServerContext | SpawnContext, setup: Setup) -> None:
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, setup, os.getcwd()), daemon=True, name="fnll-worker")
+        with _sigint_blocked():  # also in the child, from its first instruction
+            self.process.start()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.is_alive()
+
+    def submit(self, arena: Arena, ticket: Ticket) -> None:
+        """Hand over an object; if the worker is gone, `settle` finds out."""
+        with suppress(*GONE):
+            post(self.connection, arena, ticket)
+
+    def settle(self, agenda: Agenda, i: int) -> None:
+        """Take the answer to call `i`, or find that there will be none."""
+        try:
+            if not self.connection.poll():
+                raise EOFError("it ended without a word")
+            ticket = Ticket(*self.connection.recv())
+            arena = Arena.receive(self.connection)
+        except (EOFError, OSError):
+            self.end()
+            agenda.repeat(i, _cause_of_death(self.process.exitcode))
+            return
+        with arena:
+            reply: Update | Failure = arena.load(ticket)
+        agenda.settle(i, reply)
+
+    def end(self) -> None:
+        """Stop at once."""
+        self.connection.close()
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+
+
+def _first(busy: dict[Worker, int]) -> list[Worker]:
+    """Wait until at least one of the workers has answered or died."""
+    by_handle = {handle: worker for worker in busy for handle in (worker.connection, worker.process.sentinel)}
+    return list(dict.fromkeys(by_handle[handle] for handle in wait(list(by_handle))))  # type: ignore[index]
+
+
+def _dismiss(crew: dict[int, Worker], owner: int) -> None:
+    """End of the pool, of the program, or of the last reference to the pool."""
+    if os.getpid() != owner:  # a fork of the owner has a copy of the pool, but the workers are not its children
+        return
+    for worker in crew.values():
+        worker.connection.close()  # the sign to leave
+    for worker in crew.values():
+        worker.process.join(PATIENCE)
+        worker.end()
+    crew.clear()
+
+
+def _checked(devices: Sequence[str], device: torch.device) -> list[torch.device]:
+    """The workers' devices; one for all of them unless more are named."""
+    named = [torch.device(name) for name in devices] or [device]
+    if any(one.type != device.type for one in named):
+        raise UserError(f"executor.devices must be of the same type as device={device.type}, got {list(devices)}")
+    return named
+
+
+def _start_method(device: torch.device) -> str:
+    """A fork server starts workers fastest, but not where a device's context must not be forked."""
+    return "forkserver" if device.type == "cpu" and "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def _cause_of_death(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"signal {signal.Signals(-exitcode).name}"
+    return f"exit code {exitcode}"
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,94 @@
+"""The other side of an executor: a process that holds the scenario and answers calls."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from fnll.executors.agenda import Failure, title
+from fnll.executors.arena import Arena, Packer, Ticket, unpack
+from fnll.executors.numerics import Setup
+from fnll.executors.serial import perform
+from fnll.scenario.scenario import Scenario
+from fnll.types import Call
+
+GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # what a pipe says when its other end has died
+
+
+def serve(connection: Connection, setup: Setup, directory: str) -> None:
+    """Answer calls until the pipe closes. The first thing that comes through it is the scenario."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.chdir(directory)  # relative paths mean what they mean to the parent
+    setup.apply()
+    with suppress(*GONE):
+        scenario = receive(connection)()
+        while True:
+            _serve_one(connection, scenario, setup.device)
+
+
+def answer(scenario: Scenario, read: Callable[[], Call], device: torch.device) -> tuple[Packer, Ticket]:
+    """Do the call that `read` returns; lay out the update, or the failure, for the way back."""
+    packer = Packer()
+    try:
+        with noting("workers import a job by its module's name; one defined in a notebook needs executor=serial"):
+            call = read()
+        update = perform(scenario, call, device)
+        with noting(f"{title(call)}: what it returned cannot be sent to another process"):
+            return packer, packer.add(update)
+    except Exception as error:
+        packer = Packer()
+        return packer, packer.add(Failure.of(error))
+
+
+def pack(packer: Packer, call: Call) -> Ticket:
+    """Lay out a call for the way to a worker."""
+    with noting(f"{title(call)}: its message cannot be sent to another process; executor=serial needs no sending"):
+        return packer.add(call)
+
+
+@contextmanager
+def noting(text: str) -> Iterator[None]:
+    """Add a note to whatever error passes."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(text)
+        raise
+
+
+def post(connection: Connection, arena: Arena, ticket: Ticket) -> None:
+    """Tell the other end of a pipe where an object lies."""
+    connection.send(tuple(ticket))
+    arena.send(connection)
+
+
+def receive(connection: Connection) -> Callable[[], Any]:
+    """What the other end posted, as a function that unpacks it in place."""
+    ticket = Ticket(*connection.recv())
+    with Arena.receive(connection) as arena:
+        flat = arena.map()
+    return lambda: unpack(flat, ticket, own=False)
+
+
+def _serve_one(connection: Connection, scenario: Scenario, device: torch.device) -> None:
+    """A function of its own, so that nothing of one call is held in memory while the next is awaited."""
+    packer, ticket = answer(scenario, receive(connection), device)
+    with Arena.of(packer) as arena:
+        post(connection, arena, ticket)
+
+
+def _die_with_parent() -> None:
+    """Do not train on for a parent that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
