@@ -1,0 +1,219 @@
+"""FedNoRo: find the noisy clients by their per-class losses, then distil on them and weigh them down by distance."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fnll.errors import UserError, nearest, require, require_between, require_integer, require_positive
+from fnll.federation import Federation
+from fnll.local import Classifier, LocalSpec
+from fnll.methods.fedavg import FedAvg
+from fnll.methods.fedla import LogitAdjusted
+from fnll.methods.fednoro_aggregation import DISTANCES, discounted, distance_aware
+from fnll.methods.fednoro_detection import INDICATORS, Covariance, indicator_table, noisy_rows
+from fnll.noisy import Variant, class_means, kd_ramp, la_kd, predict, require_variant
+from fnll.types import Batch, Client, Each, State, Update
+from fnll.weights import Weights, mean
+
+__all__ = ["Detected", "Distilled", "FedNoRo", "distance_aware"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Detected(State):
+    """The global weights and S_n, the clients taken for noisy; None until stage 1 is over."""
+
+    noisy: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNoRo(FedAvg):
+    """Wu et al., "FedNoRo: Towards Noise-Robust Federated Learning ...", IJCAI 2023.
+
+    Stage 1: T_1 rounds of FedAvg with logit adjustment; then every client reports its mean loss per class, and a
+    two-component Gaussian mixture over these vectors splits the clients into clean S_c and noisy S_n. Stage 2: noisy
+    clients minimise λ KL(y_p, y_G) + (1 − λ) CE(y_p, y) with the global model as teacher, clean ones CE, all of them
+    with logit adjustment; the server weighs client i by N_i e^{−D(i)}, D the distance to the nearest clean model.
+
+    Symbols: T_1 `warmup`; λ_max `kd_weight`; T `temperature`. Ablations: table 3 `logit_adjustment`, `indicator`,
+    `per_class`, `normalise`; table 4 `kd_weight: 0`, `distance: none`, `drop_noisy`. Where paper and released code
+    differ: `component`, `eval_augment`, `ramp`, `kd_missing`, `distance`; see docs/methods/fednoro.md.
+    """
+
+    privileges: ClassVar[tuple[str, ...]] = (
+        "one vector of per-class losses from every client, once",
+        "one extra forward pass over all training data",
+    )
+    short_run: ClassVar[Mapping[str, Any]] = {"warmup": 3, "ramp_begin": 3, "ramp_rounds": 3}
+    limit_laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "endless warm-up, every class equally often": {"warmup": 1_000_000},
+        "no adjustment, no distillation, no distances": {
+            "logit_adjustment": False,
+            "kd_weight": 0.0,
+            "distance": "none",
+        },
+    }
+
+    warmup: int
+    logit_adjustment: bool
+    indicator: str  # loss, confidence or lid: what is averaged over a client's samples
+    per_class: bool  # averages per class, or one over all samples
+    normalise: bool  # equation 3: scale each class to [0, 1] over the clients
+    component: Variant  # paper: one mixture, the smaller norm is clean; official: nine vote, the smaller sum is clean
+    covariance: Covariance
+    eval_augment: bool  # measure the indicator on augmented images
+    kd_weight: float
+    temperature: float
+    ramp: Variant  # paper: λ starts from 0; official: from λ_max e⁻⁵
+    ramp_begin: int  # the round from which λ grows
+    ramp_rounds: int  # and for how many rounds
+    kd_missing: Variant  # classes a client lacks. paper: left out of KL; official: as if predicted with probability 1
+    distance: str  # paper: L2 over weights; official: sum of tensors' norms, BatchNorm's statistics too; none: FedAvg
+    drop_noisy: bool  # train on clean clients only
+
+    def __post_init__(self) -> None:
+        require_integer("method.warmup", self.warmup, 0, "T_1, the rounds before noisy clients are looked for")
+        require_integer("method.ramp_begin", self.ramp_begin, 0, "the round from which distillation's weight λ grows")
+        require_integer("method.ramp_rounds", self.ramp_rounds, 0, "how many rounds λ grows")
+        require_between("method.kd_weight", self.kd_weight, 0, 1, "λ_max weighs distillation; 0 switches it off")
+        require_positive("method.temperature", self.temperature, "T sharpens (below 1) or softens the teacher")
+        for name in ("component", "ramp", "kd_missing"):
+            require_variant(getattr(self, name), f"method.{name}")
+        for name in ("logit_adjustment", "per_class", "normalise", "eval_augment", "drop_noisy"):
+            value = getattr(self, name)
+            require(isinstance(value, bool), f"method.{name} must be true or false, got {value!r}")
+        _require_one_of("method.indicator", self.indicator, tuple(INDICATORS))
+        _require_one_of("method.covariance", self.covariance, ("full", "diag"))
+        _require_one_of("method.distance", self.distance, DISTANCES)
+
+    def init(self, fed: Federation, weights: Weights | None = None) -> Detected:
+        rounds = fed.budget // self.cohort
+        if self.warmup >= rounds:
+            log.warning("method.warmup=%d leaves none of the %d rounds to FedNoRo's stage 2", self.warmup, rounds)
+        return Detected(super().init(fed, weights).weights)
+
+    def round(self, state: Detected, fed: Federation) -> State:
+        if state.noisy is None and fed.t >= self.warmup:
+            state = replace(state, noisy=self.detect(state, fed))
+        if state.noisy is None:
+            fed.record(stage="warmup")
+            return super().round(state, fed)
+        cohort = self.select(state, fed)
+        noisy = [k in state.noisy for k in cohort]
+        kd = self.distillation(fed.t)
+        message = {"weights": state.weights, "kd": Each([kd if suspect else 0.0 for suspect in noisy])}
+        updates = fed.map(self.train, cohort, **message)
+        models = [u.weights for u in updates if u.weights is not None]
+        parts = discounted(models, [u.size or 0 for u in updates], noisy, self.distance)
+        shares = {k: part / sum(parts) for k, part in zip(cohort, parts, strict=True)}
+        fed.record(stage="robust", kd_weight=kd, agg_weights=shares)
+        return replace(state, weights=mean(models, parts))
+
+    # Between the stages
+
+    def detect(self, state: Detected, fed: Federation) -> frozenset[int]:
+        """S_n: one vector from every client that has data, and a mixture over them."""
+        asked = fed.inhabited
+        replies = fed.map(self.probe, asked, weights=state.weights)
+        means = torch.stack([torch.as_tensor(reply.report["class_losses"]) for reply in replies])
+        table = indicator_table(means, normalise=self.normalise)
+        rows = noisy_rows(table, self.component, self.covariance, fed.seed("gmm"))
+        noisy = frozenset(asked[row] for row in rows)
+        if len(noisy) in (0, len(asked)):
+            log.warning("FedNoRo takes %d of %d clients for noisy, so DaAgg is FedAvg", len(noisy), len(asked))
+        everyone = range(fed.num_clients)
+        fed.record(
+            noisy_clients=noisy,
+            class_losses=[means[asked.index(k)] if k in asked else None for k in everyone],
+            indicator=[table[asked.index(k)] if k in asked else None for k in everyone],
+        )
+        return noisy
+
+    def probe(self, client: Client, weights: Weights) -> Update:
+        """A job: the indicator's mean over a client's samples of each class, (C,), or over all of them, (1,)."""
+        logits = predict(self.net.load(weights).to(client.device), client, augment=self.eval_augment)
+        values = INDICATORS[self.indicator](logits, client.data.y).double()
+        if self.per_class:
+            means = class_means(values, client.data.y, client.data.num_classes)
+        else:
+            means = values.mean(dim=0, keepdim=True)
+        return Update(report={"class_losses": means})
+
+    # Stage 2
+
+    def select(self, state: Detected, fed: Federation) -> list[int]:
+        if not (self.drop_noisy and state.noisy):
+            return fed.sample(self.cohort)
+        clean = set(fed.inhabited) - state.noisy
+        if not clean:
+            _warn_once("FedNoRo would drop every client as noisy, so it drops none")
+        return fed.sample(self.cohort, among=clean or None)
+
+    def distillation(self, t: int) -> float:
+        """λ in round t: Laine and Aila's curve, which starts from e⁻⁵ of its top unless it is pulled down to 0."""
+        weight = kd_ramp(t, self.ramp_begin, self.ramp_begin + self.ramp_rounds, self.kd_weight)
+        if self.ramp == "official":
+            return weight
+        floor = math.exp(-5)
+        return (weight - floor * self.kd_weight) / (1 - floor)
+
+    def module(self, client: Client, weights: Weights, kd: float = 0.0) -> Classifier:
+        counts = client.class_counts() if self.logit_adjustment else torch.ones(client.data.num_classes)
+        net = self.net.load(weights)
+        if kd == 0:
+            return LogitAdjusted(net, self.local, client.t, counts=counts)
+        teacher = self.net.load(weights).to(client.device)  # the weights just received: nothing extra is sent
+        objective = Distillation(teacher, self.temperature, kd, self.kd_missing)
+        return Distilled(net, self.local, client.t, counts=counts, distillation=objective)
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """What a noisy client learns from besides its labels."""
+
+    teacher: nn.Module
+    temperature: float
+    weight: float  # λ
+    missing: Variant
+
+    def __post_init__(self) -> None:
+        self.teacher.eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def target(self, x: Tensor) -> Tensor:
+        """y_G = σ(f_G(x) / T), equation 4."""
+        return (self.teacher(x) / self.temperature).softmax(dim=1)
+
+
+class Distilled(LogitAdjusted):
+    """Equation 5: the labels, and the answers of a teacher in evaluation mode on the same augmented images."""
+
+    per_client = ("counts",)
+
+    def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, counts: Tensor, distillation: Distillation) -> None:
+        super().__init__(net, spec, t, counts=counts)
+        self.distillation = distillation  # no submodule, so that `train()` leaves the teacher in evaluation mode
+
+    def loss(self, batch: Batch) -> Tensor:
+        objective = self.distillation
+        target = objective.target(batch.x)
+        return la_kd(self.net(batch.x), batch.y, target, self.counts, objective.weight, objective.missing)
+
+
+def _require_one_of(key: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UserError(f"{key} must be one of {', '.join(known)}, got {value!r}; {nearest(value, known)}")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    log.warning("%s (said once)", message)
