@@ -35,7 +35,7 @@ class RunBar:
         name, rounds = experiment.request.name, experiment.cfg.rounds
         done = [row["round"] for row in folder.rows()]
         self.console.print(
-            f"{name} on {experiment.request.choices['dataset']}: {len(experiment.scenario.shards)} clients, "
+            f"{name} on {experiment.scenario.name}: {len(experiment.scenario.shards)} clients, "
             f"{experiment.cohort} a round, {rounds} rounds, scenario {experiment.scenario.fingerprint}, "
             f"run {folder.run_id}",
             soft_wrap=True,

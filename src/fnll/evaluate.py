@@ -41,6 +41,8 @@ class TestSet:
         for start in range(0, len(self.labels), self.batch_size):
             rows = torch.arange(start, min(start + self.batch_size, len(self.labels)))
             pixels = self.images.take(rows).to(self.device)
+            following = range(start + self.batch_size, min(start + 2 * self.batch_size, len(self.labels)))
+            self.images.prefetch(torch.tensor(following))
             yield self.transform.plain(pixels), self.labels[rows].to(self.device)
 
 

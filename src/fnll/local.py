@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 import torch
@@ -70,6 +70,12 @@ def adam(*, betas: Iterable[float], weight_decay: float, **shared: Any) -> Local
 
 class Classifier(L.LightningModule):
     """A network and the objective a client minimises. Methods subclass this to change the objective."""
+
+    per_client: ClassVar[tuple[str, ...]] = ()
+    """Tensor or number attributes that differ between clients of one cohort; all else follows from method and message.
+
+    A class that overrides `loss` states this anew to allow `executor=cohort` to train its clients together.
+    """
 
     def __init__(self, net: nn.Module, spec: LocalSpec, t: int = 0) -> None:
         super().__init__()

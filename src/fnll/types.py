@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 Memory = Mapping[str, "Tensor | Weights"]
 
 CPU = torch.device("cpu")
-AUGMENT_AT_ONCE = 2048  # images augmented together: large enough to amortise Python, small enough for the cache
+AUGMENT_AT_ONCE = 2048  # images augmented together: enough to amortise Python
+AUGMENT_BYTES = 1 << 27  # and no more than this as floats: 2,048 images of 224x224 would take 1.2 GB
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,13 @@ class Client:
         The last batch of an epoch may be smaller; nothing is dropped.
         """
         step = 0
-        at_once = size * max(1, AUGMENT_AT_ONCE // size)
+        at_once = size * max(1, min(AUGMENT_AT_ONCE, AUGMENT_BYTES // (4 * math.prod(self.data.images.shape))) // size)
         for epoch in range(epochs):
             order = torch.randperm(len(self), generator=self.generator("order", *path, epoch))
             for start in range(0, len(self), at_once):
-                rows = order[start : start + at_once]
+                rows, following = order[start : start + at_once], order[start + at_once : start + 2 * at_once]
                 pixels = self.data.take(rows, self.device)
+                self.data.images.prefetch(self.data.index[following])  # a streaming store decodes while we train
                 drawn = [
                     self.data.transform.augmented(pixels, self.generator("augment", *path, epoch, start, view))
                     for view in range(views)
@@ -117,6 +120,7 @@ class Client:
         for step, start in enumerate(range(0, len(self), size)):
             rows = torch.arange(start, min(start + size, len(self)))
             pixels = self.data.take(rows, self.device)
+            self.data.images.prefetch(self.data.index[start + size : start + 2 * size])
             transform = self.data.transform
             x = (
                 transform.augmented(pixels, self.generator("scan", *path, start))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fnll.errors import require_integer
+from fnll.executors.numerics import limit_threads
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import scoped
 from fnll.types import CPU, Call, Update
@@ -38,7 +39,7 @@ class Serial:
 
     def __post_init__(self) -> None:
         require_integer("executor.threads", self.threads, 1, "the torch threads of one process")
-        torch.set_num_threads(self.threads)
+        limit_threads(self.threads)
 
     def map(self, calls: Sequence[Call]) -> list[Update]:
         return [perform(self.scenario, call, self.device) for call in calls]

@@ -42,6 +42,8 @@ class FedProx(FedAvg):
 class Proximal(Classifier):
     """Cross-entropy plus μ times a penalty on the distance to `anchor`."""
 
+    per_client = ()
+
     def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, anchor: Weights, mu: float, form: ProxForm) -> None:
         super().__init__(net, spec, t)
         self.anchor, self.mu, self.form = anchor, mu, form

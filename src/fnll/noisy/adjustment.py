@@ -14,13 +14,11 @@ from fnll.noisy.variant import Variant, require_variant
 def log_prior(counts: Tensor) -> Tensor:
     """log π up to a constant, (C,) float64: 0 for the most frequent class, −inf for classes that do not occur.
 
-    Softmax does not see the constant. This choice makes a uniform prior exactly 0, so that it changes no bit.
+    Softmax does not see the constant. This choice makes a uniform prior exactly 0, so that it changes no bit. Without
+    any sample there is no prior: all NaN (and no branch on values, so that `torch.func.vmap` can see through).
     """
     counts = counts.double()
-    largest = counts.max()
-    if not largest > 0:
-        raise ValueError("a class prior needs at least one sample")
-    return (counts / largest).log()
+    return (counts / counts.max()).log()
 
 
 def logit_adjusted(logits: Tensor, counts: Tensor) -> Tensor:
@@ -48,10 +46,10 @@ def la_kd(
     if variant == "official":
         soft = F.kl_div(log_probs.masked_fill(log_probs.isneginf(), 0.0), teacher_probs, reduction="batchmean")
     else:
-        present = counts.to(logits.device) > 0
-        known = teacher_probs[:, present]
+        missing = counts.to(logits.device) == 0
+        known = teacher_probs.masked_fill(missing, 0.0)
         known = known / known.sum(dim=1, keepdim=True).clamp_min(torch.finfo(known.dtype).tiny)
-        soft = F.kl_div(log_probs[:, present], known, reduction="batchmean")
+        soft = F.kl_div(log_probs.masked_fill(missing, 0.0), known, reduction="batchmean")
     return weight * soft + (1 - weight) * hard
 
 

@@ -64,7 +64,7 @@ def assemble(
     wrong = None if clean is None else observed != clean
     realised = torch.tensor([_share(wrong, shard) for shard in shards], dtype=torch.float64)
     mark = fingerprint(dataset.train, observed, shards, dataset.test, dataset.test_labels)
-    origin = Scenario(dataset.train, observed, shards, dataset.num_classes, dataset.transform, mark, mark)
+    origin = Scenario(dataset.train, observed, shards, dataset.num_classes, dataset.transform, mark, mark, dataset.name)
     truth = Truth(clean, nominal, realised, dataset.test, dataset.test_labels, dataset.validation)
     scenario = origin
     if oracle != "none":

@@ -71,6 +71,7 @@ class Scenario:
     transform: Transform
     fingerprint: str  # of labels, shards, images and the test set
     origin: str  # fingerprint of the scenario this was made from: an oracle's is that of the noisy scenario
+    name: str = ""  # of the data set, for people
 
     def client(
         self, k: int, *, t: int, memory: Memory, labels: Tensor | None, seed: int, device: torch.device
@@ -88,7 +89,7 @@ class Scenario:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        return self.images.shape
+        return self.transform.shape(self.images.shape)
 
 
 @dataclass(frozen=True)

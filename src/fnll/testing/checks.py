@@ -75,7 +75,7 @@ def config_matches_fields(subject: Subject) -> None:
 def method_frozen(subject: Subject) -> None:
     world = TinyWorld()
     method = subject.method(world)
-    if not (dataclasses.is_dataclass(method) and method.__dataclass_params__.frozen):  # type: ignore[attr-defined]
+    if not (dataclasses.is_dataclass(method) and method.__dataclass_params__.frozen):
         fail("it is not a frozen dataclass")
     before = canonical(vars(method))
     play(method, world)
