@@ -1,4 +1,4 @@
-"""Shared by all tests: fnll comes before lightning (see fnll.torchvision_compat), one torch thread, a cache of our own."""
+"""Shared by all tests: fnll before lightning (see fnll.torchvision_compat), one torch thread, a cache of our own."""
 
 import fnll  # noqa: F401  isort: skip
 

@@ -59,7 +59,7 @@ def test_fedavg_one_step_by_hand():
 
 
 def test_fedavg_two_local_steps_by_hand():
-    # second step of client 0 from (.1, −.1): p0 = 1/(1+e^-.2) = .549834; gradient (p0 − 1, 1 − p0) = (−.450166, .450166)
+    # second step of client 0 from (.1, −.1): p0 = 1/(1+e^-.2) = .549834, gradient (p0 − 1, 1 − p0) = (−.450166, +)
     # -> (.1900332, −.1900332); client 1 the mirror image; equal sizes cancel; sizes 3:1 give half of it
     result = run(FedAvg(**settings(epochs=2)), scenario([0, 0, 0], [1]))
     assert result.tolist() == pytest.approx([0.0950166, -0.0950166], abs=1e-6)
