@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 def workspace(entity: str, project: str) -> Any:
     """Sections of line plots over `round`, one line per method with its range over seeds."""
     try:
-        import wandb_workspaces.reports.v2 as reports
+        import wandb_workspaces.reports.v2.interface as reports
         import wandb_workspaces.workspaces as workspaces
     except ImportError:
         raise UserError("fnll dashboard needs one more package; type: pip install 'fnll[dashboard]'") from None
