@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -44,6 +46,7 @@ def config_dir() -> Path:
     return inside if inside.is_dir() else Path(__file__).resolve().parents[2] / "configs"
 
 
+@cache  # reading the metadata of every installed package takes as long as composing a config
 def plugin_dirs() -> dict[str, Path]:
     """Config folders of other installed packages, by the name under which they registered."""
     return {
@@ -73,6 +76,7 @@ class Request:
     cfg: DictConfig
     choices: dict[str, str]
     overrides: tuple[str, ...] = ()
+    config_dirs: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
@@ -82,7 +86,12 @@ class Request:
     @property
     def command(self) -> str:
         """What to type to run this again."""
-        return " ".join(["fnll run", *self.overrides])
+        return command(self.overrides, self.config_dirs)
+
+
+def command(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> str:
+    """The shell command that runs what these overrides describe."""
+    return shlex.join(["fnll", "run", *(f"--config-dir={folder}" for folder in config_dirs), *overrides])
 
 
 def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> Request:
@@ -96,23 +105,23 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> 
     try:
         with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
             cfg = hydra_compose(CONFIG_NAME, overrides=[*overrides, *search], return_hydra_config=True)
-            return request_of(cfg, tuple(overrides))
+            return request_of(cfg, tuple(overrides), config_dirs)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, config_dirs) from None
 
 
-def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None) -> Request:
+def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config_dirs: Sequence[Path] = ()) -> Request:
     """Split a config with Hydra's own node into the run's config and the choices made."""
     hydra = cfg.hydra if "hydra" in cfg else HydraConfig.get()
     chosen = [(str(key), value) for key, value in hydra.runtime.choices.items() if value is not None]
-    choices = {key: str(value) for key, value in chosen if not key.startswith("hydra/")}
+    choices = {key: str(value) for key, value in chosen if not key.startswith("hydra/") and "@_global_" not in key}
     if overrides is None:
         overrides = tuple(hydra.overrides.task)
     own = cfg.copy()
     with open_dict(own):
         own.pop("hydra", None)
     resolved: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
-    return Request(OmegaConf.create(resolved), choices, overrides)
+    return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs))
 
 
 def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import get_method, instantiate
+from hydra.utils import get_class, get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fnll import NUMBERS
@@ -21,10 +21,11 @@ from fnll.config import Request
 from fnll.errors import UserError, nearest, require, require_between, require_integer
 from fnll.federation import Executor, World
 from fnll.net import Net
-from fnll.scenario.scenario import Scenario, Truth
+from fnll.scenario.provenance import described
+from fnll.scenario.scenario import Dataset, Scenario, Truth
 from fnll.types import Method
 
-NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment")
+NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment", "sweep")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Experiment:
     @property
     def numerics(self) -> str:
         """`exact`, or `vectorised` for the one executor whose sums are grouped differently."""
-        return str(OmegaConf.select(self.cfg, "executor.numerics", default="exact"))
+        return str(getattr(get_class(self.cfg.executor._target_), "numerics", "exact"))
 
     @cached_property
     def run_id(self) -> str:
@@ -82,7 +83,7 @@ class Experiment:
         for key in NOT_IDENTITY:
             config.pop(key, None)
         config["eval"].pop("overlap", None)
-        for key in ("root", "download", "cache"):  # where the data lie; the fingerprint says what they are
+        for key in ("root", "download", "labels"):  # where the data lie; the fingerprint says what they are
             config["dataset"].pop(key, None)
         config["scenario"].pop("path", None)
         identity = {
@@ -101,8 +102,9 @@ def prepare(request: Request) -> Experiment:
     """Check the settings, build the scenario and put the pieces together."""
     cfg = request.cfg
     check_settings(cfg)
+    known_as = described(request)
     scenario, truth = scenario_of(cfg)
-    return Experiment(request, scenario, truth, device_of(cfg.device))
+    return Experiment(known_as, scenario, truth, device_of(cfg.device))
 
 
 def check_settings(cfg: DictConfig) -> None:
@@ -121,10 +123,11 @@ def check_settings(cfg: DictConfig) -> None:
     require(cfg.protocol in ("shared", "paper"), f"protocol is shared or paper, got {cfg.protocol!r}")
 
 
-def scenario_of(cfg: DictConfig) -> tuple[Scenario, Truth]:
-    """The scenario that a config describes, and the truth about it."""
+def scenario_of(cfg: DictConfig, dataset: Dataset | None = None) -> tuple[Scenario, Truth]:
+    """The scenario that a config describes, and the truth about it; `dataset` is the config's, if it is loaded."""
     builder = made(cfg.scenario, "scenario")
-    parts = {name: made(cfg[name], name) for name in ("dataset", "partition", "noise")}
+    parts = {name: made(cfg[name], name) for name in ("partition", "noise")}
+    parts["dataset"] = made(cfg.dataset, "dataset") if dataset is None else dataset
     shared = {**parts, "num_clients": cfg.num_clients, "seed": cfg.scenario_seed}
     scenario, truth = complete(builder, shared, "scenario")
     return scenario, truth

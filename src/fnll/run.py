@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import platform
 import subprocess
 import sys
 import time
+import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -27,10 +30,12 @@ from fnll.experiment import Experiment
 from fnll.federation import Clients, Ledger, Snapshot, federate
 from fnll.files import write_atomic, write_json
 from fnll.images import InMemory
-from fnll.records import DIAGNOSTICS, LAST, METRICS, RunFolder
+from fnll.records import DIAGNOSTICS, LAST, METRICS, DeclinedError, RunFolder, StoreError
 from fnll.weights import all_finite
 
 log = logging.getLogger(__name__)
+
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # what a store's disk may answer
 
 
 class Progress(Protocol):
@@ -42,10 +47,16 @@ class Progress(Protocol):
 
     def finish(self, summary: dict[str, Any]) -> None: ...
 
+    def abort(self) -> None: ...  # the run stopped early
 
-def execute(experiment: Experiment, watchers: list[Progress] | None = None) -> dict[str, Any]:
-    """Run `experiment` to its end from where it stands, and return its summary; a finished run is only read."""
-    watchers = watchers or []
+
+def execute(
+    experiment: Experiment, watchers: list[Progress] | None = None, *, spare_core: bool | None = None
+) -> dict[str, Any]:
+    """Run `experiment` to its end from where it stands, and return its summary; a finished run is only read.
+
+    `spare_core` says whether evaluation has a core to itself, for eval.overlap=auto; None: find out.
+    """
     folder = RunFolder(Path(experiment.cfg.runs_dir) / experiment.run_id)
     if folder.finished:
         return folder.summary()
@@ -53,25 +64,47 @@ def execute(experiment: Experiment, watchers: list[Progress] | None = None) -> d
     try:
         if folder.finished:  # another process finished it while we waited for the lock
             return folder.summary()
+        folder.unmark()
         _describe(experiment, folder)
-        return _train(experiment, folder, watchers)
-    except OSError as error:
-        raise UserError(f"run {folder.run_id}: cannot write to {folder.path}: {error.strerror or error}") from error
+        return _train(experiment, folder, watchers or [], spare_core)
+    except DeclinedError as error:
+        folder.mark("skipped", {"reason": str(error)})
+        raise
+    except Exception as error:
+        with suppress(OSError):
+            folder.mark("failed", {"error": told(error), "command": experiment.request.command, **_trace(error)})
+        if isinstance(error, OSError):
+            kind = StoreError if error.errno in UNWRITABLE else UserError
+            raise kind(f"run {folder.run_id}: cannot write to {folder.path}: {error.strerror or error}") from error
+        raise
     finally:
         folder.close()
 
 
-def _train(experiment: Experiment, folder: RunFolder, watchers: list[Progress]) -> dict[str, Any]:
-    torch.use_deterministic_algorithms(True, warn_only=True)
+def told(error: BaseException) -> str:
+    """An error in words: a user's mistake as its message, anything else with its type and notes."""
+    if isinstance(error, UserError):
+        return str(error)
+    return "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+
+
+def _trace(error: Exception) -> dict[str, str]:
+    return {} if isinstance(error, UserError) else {"traceback": "".join(traceback.format_exception(error))}
+
+
+def _train(
+    experiment: Experiment, folder: RunFolder, watchers: list[Progress], spare_core: bool | None
+) -> dict[str, Any]:
+    torch.set_deterministic_debug_mode("warn")  # the same as use_deterministic_algorithms, without its slow import
     checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
-    restored = checkpoints.load()
+    restored = checkpoints.load(folder.lengths())
     if restored is None and (folder.path / METRICS).exists():
         log.warning("run %s was interrupted before a usable checkpoint; it starts over", folder.run_id)
     folder.cut(restored.lengths if restored else {})
     for watcher in watchers:
         watcher.start(experiment, folder)
     executor = experiment.executor()
-    observer = Observer(experiment, folder, checkpoints, watchers)
+    observer = Observer(experiment, folder, checkpoints, watchers, _overlap(experiment.cfg, spare_core))
     last = restored.snapshot if restored else None
     observer.resume(last)
     diverged = False
@@ -92,6 +125,10 @@ def _train(experiment: Experiment, folder: RunFolder, watchers: list[Progress]) 
             last = snapshot
             observer.see(snapshot, ledger)
         observer.settle()
+    except BaseException:
+        for watcher in watchers:
+            watcher.abort()
+        raise
     finally:
         observer.close()
         executor.close()
@@ -116,7 +153,12 @@ class Observer:
     """Evaluates on the common grid of client updates, records and checkpoints; beside training if a core is free."""
 
     def __init__(
-        self, experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, watchers: list[Progress]
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        checkpoints: Checkpoints,
+        watchers: list[Progress],
+        overlap: bool,
     ) -> None:
         cfg, scenario, truth = experiment.cfg, experiment.scenario, experiment.truth
         self.experiment, self.folder, self.checkpoints, self.watchers = experiment, folder, checkpoints, watchers
@@ -131,7 +173,7 @@ class Observer:
         self.last_step = 0
         self.began = self.saved = time.perf_counter()
         self.total = 0.0
-        self.thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) if _overlap(cfg) else None
+        self.thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) if overlap else None
         self.pending: Future[None] | None = None
 
     def _validation(self) -> TestSet | None:
@@ -220,19 +262,22 @@ class Observer:
             watcher.step(row, facts, self.experiment.cfg.rounds)
 
 
-def _overlap(cfg: Any) -> bool:
+def _overlap(cfg: Any, spare_core: bool | None) -> bool:
     """Whether evaluation runs beside training: if asked for, or if training leaves a core free."""
     if cfg.eval.overlap != "auto":
         return bool(cfg.eval.overlap)
+    if spare_core is not None:
+        return spare_core
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     busy = OmegaConf.select(cfg, "executor.threads", default=1)
     return cores > busy
 
 
 def _describe(experiment: Experiment, folder: RunFolder) -> None:
-    """Write what this run is: the resolved config, and the facts around it."""
+    """Write what this run is: the resolved config, and the facts around it; stop if its method declines."""
     request, truth = experiment.request, experiment.truth
     config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
+    config.pop("sweep", None)  # of the grid, not of the run
     write_atomic(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
     method = experiment.method
     manifest = {
@@ -240,6 +285,7 @@ def _describe(experiment: Experiment, folder: RunFolder) -> None:
         "command": request.command,
         "fingerprint": experiment.scenario.fingerprint,
         "origin": experiment.scenario.origin,
+        "dataset": experiment.scenario.name,
         "numbers": NUMBERS,
         "numerics": experiment.numerics,
         "commit": commit(),
@@ -263,6 +309,9 @@ def _describe(experiment: Experiment, folder: RunFolder) -> None:
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
     write_json(folder.path / "manifest.json", plain(manifest))
+    reason = method.skip(experiment.world) if hasattr(method, "skip") else None
+    if reason:
+        raise DeclinedError(f"{request.name} declines this scenario: {reason}")
 
 
 def commit() -> str | None:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
     def task(cfg: DictConfig) -> float | None:
         try:
-            return _run(cfg)
+            return _run(cfg, extra)
         except UserError as error:  # raised here, Hydra would print a message of its own above ours
             mistakes.append(error)
             return None
@@ -48,8 +48,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _run(cfg: DictConfig) -> float | None:
-    request = request_of(cfg)
+def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
+    request = request_of(cfg, config_dirs=config_dirs)
     experiment = prepare(request)
     console = Console(stderr=False, highlight=False)
     folder = Path(request.cfg.runs_dir) / experiment.run_id

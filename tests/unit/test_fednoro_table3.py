@@ -1,0 +1,47 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fnll.errors import UserError
+from fnll.report.fednoro_table3 import rates, repeat_detection, table3
+
+TABLE = [[0.0, 0.1], [0.05, 0.0], [1.0, 0.9], [0.9, 1.0], [0.1, 0.05], [0.0, 0.02]]
+
+
+def test_rates() -> None:  # T16
+    found = [{2, 5, 7}, {2, 5}, {2, 5, 7, 8}, {1}]
+    assert rates({2, 5, 7}, found) == pytest.approx((0.666667, 0.6875, 0.25), abs=1e-6)
+
+
+def test_finding_nobody_has_no_precision() -> None:
+    assert rates({1}, [set(), {1}]) == (0.5, 0.5, 0.5)
+
+
+def test_mixtures_are_repeated_for_each_seed() -> None:
+    assert repeat_detection(TABLE, {2, 3}, range(5)) == (1, 1, 1)
+    assert repeat_detection(torch.tensor(TABLE), {2, 4}, range(5)) == (0.5, 0.5, 0)
+
+
+def test_clients_without_data_keep_their_place() -> None:
+    assert repeat_detection([None, *TABLE], {3, 4}, range(3)) == (1, 1, 1)
+
+
+def write(folder: Path, realised: list[float | None], *facts: dict[str, object]) -> Path:
+    (folder / "manifest.json").write_text(json.dumps({"realised": realised}))
+    (folder / "diagnostics.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    return folder
+
+
+def test_a_runs_records_are_enough(tmp_path: Path) -> None:
+    facts = [{"name": "noisy_clients", "value": [3]}, {"name": "indicator", "value": TABLE}]
+    run = write(tmp_path, [0, 0, 0.4, 0.3, 0, 0], *facts)
+    assert table3(run, range(3)) == (1, 1, 1)
+
+
+def test_runs_that_cannot_be_scored(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="recorded no indicator"):
+        table3(write(tmp_path, [0.0], {"name": "noisy_clients", "value": []}))
+    with pytest.raises(UserError, match="nobody knows the true labels"):
+        table3(write(tmp_path, [None] * 6, {"name": "indicator", "value": TABLE}))
