@@ -13,7 +13,7 @@ from requests.utils import get_netrc_auth
 
 from fnll.errors import UserError
 
-PANELS = {
+PANELS: dict[str, dict[str, Any]] = {
     "Accuracy": {
         "Test accuracy": ["test/accuracy"],
         "Balanced accuracy": ["test/balanced_accuracy"],
