@@ -1,0 +1,82 @@
+"""All statistics of one metric under one selection rule: what the tables, the figures and the page are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from fnll.errors import UserError, nearest
+from fnll.report import blocks, stats
+from fnll.report.blocks import Ranking
+from fnll.report.palette import Look, looks
+from fnll.report.select import Rule, Scores, scores
+from fnll.report.store import Store
+
+REFERENCE = "fedavg"
+ORACLE = "oracle"
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The comparison of a store's methods. Everything is computed when first asked for."""
+
+    store: Store
+    scores: Scores
+    reference: str | None  # the row that differences are taken to; None if the store has no such row
+    oracle: str | None
+
+    @property
+    def metric(self) -> str:
+        return self.scores.metric
+
+    @property
+    def rule(self) -> Rule:
+        return self.scores.rule
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        return stats.cells(self.scores)
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        return stats.differences(self.scores, self.reference or "")
+
+    @cached_property
+    def recovered(self) -> pd.DataFrame:
+        return stats.recovered(self.scores, self.reference or "", self.oracle or "")
+
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        return blocks.rank(self.cells, higher=self.scores.higher)
+
+    @cached_property
+    def against_reference(self) -> pd.DataFrame:
+        return blocks.against(self.cells, self.reference or "", higher=self.scores.higher)
+
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        """How each row is drawn."""
+        return looks(self.store.methods, [m for m in self.store.methods if self.store.kind(m) != "method"])
+
+    @property
+    def competing(self) -> list[str]:
+        """Methods, without what they are measured against."""
+        return [method for method in self.rows if self.store.kind(method) == "method"]
+
+    @cached_property
+    def rows(self) -> list[str]:
+        """Row labels in reading order: the reference, the other methods, then oracle and centralised rows."""
+        return sorted(self.store.methods, key=lambda m: (self.store.kind(m) != "method", m != self.reference, m))
+
+
+def analyse(
+    store: Store, metric: str = "test/accuracy", rule: str = "last10", reference: str | None = None
+) -> Analysis:
+    """Compare the methods of `store` by `metric` under `rule`; the reference is `fedavg` unless another is named."""
+    if reference is not None and reference not in store.methods:
+        raise UserError(f"--reference {reference}: no such row in {store.root}; {nearest(reference, store.methods)}")
+    chosen = reference or (REFERENCE if REFERENCE in store.methods else None)
+    oracle = ORACLE if ORACLE in store.methods else None
+    return Analysis(store, scores(store, metric, rule), chosen, oracle)

@@ -1,0 +1,67 @@
+"""`fnll report RUNS_DIR --out DIR`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from fnll.errors import UserError
+from fnll.report.analysis import analyse
+from fnll.report.document import TARGETS, write
+from fnll.report.folders import FINISHED
+from fnll.report.render import to_rich
+from fnll.report.select import RULES
+from fnll.report.store import Store, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `fnll report`."""
+    parser.add_argument("runs_dir", type=Path, metavar="RUNS_DIR", help="the directory that runs were written to")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the report goes")
+    parser.add_argument("--reference", help="row that differences are taken to (default: fedavg)")
+    parser.add_argument("--metric", default="test/accuracy", help="what the headline compares (default: %(default)s)")
+    parser.add_argument(
+        "--select", default="last10", choices=list(RULES), help="which number of a run (default: last10)"
+    )
+    default = ",".join(map(str, TARGETS))
+    parser.add_argument("--targets", default=default, help="accuracies for the cost tables (default: %(default)s)")
+    parser.add_argument("--figures", action=argparse.BooleanOptionalAction, default=True, help="draw the figures")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write the report, print its headline table and where the page is."""
+    store = load(args.runs_dir)
+    analysis = analyse(store, args.metric, args.select, args.reference)
+    targets = parse_targets(args.targets)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        report = write(analysis, args.out, targets, with_figures=args.figures)
+    except OSError as error:
+        raise UserError(f"--out {args.out}: cannot write the report there ({error.strerror or error})") from error
+    console = Console(soft_wrap=True)
+    for block in to_rich(report.headline, console.width if console.is_terminal else None):
+        console.print(block)
+    for note in report.headline.notes:
+        console.print(f"  {note}", style="dim", markup=False, highlight=False)
+    console.print(f"\n{_counted(store)}", markup=False, highlight=False)
+    console.print(f"Report: {report.html}", markup=False, highlight=False)
+    return 0
+
+
+def parse_targets(text: str) -> tuple[float, ...]:
+    """`0.8,0.9` as numbers."""
+    try:
+        targets = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        targets = (2.0,)
+    if any(not 0 < target <= 1 for target in targets):
+        raise UserError(f"--targets must be accuracies in (0, 1], separated by commas, as 0.8,0.9; got {text!r}")
+    return targets
+
+
+def _counted(store: Store) -> str:
+    counts = store.runs["status"].value_counts()
+    others = ", ".join(f"{number} {status}" for status, number in counts.items() if number and status != FINISHED)
+    return f"{counts.get(FINISHED, 0)} runs finished" + (f", {others}" if others else "")

@@ -1,0 +1,95 @@
+"""A whole report as files: the page, the tables in four formats, the figures, and the frames behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fnll.report.analysis import Analysis, analyse
+from fnll.report.figures import encode
+from fnll.report.gallery import gallery
+from fnll.report.html import Picture, page
+from fnll.report.latex import latex_document, to_latex
+from fnll.report.listings import (
+    detection_table,
+    method_table,
+    missing_table,
+    rank_table,
+    resource_table,
+    scenario_table,
+)
+from fnll.report.render import files as table_files
+from fnll.report.render import to_markdown
+from fnll.report.select import available_rules
+from fnll.report.table import Table
+from fnll.report.tables import cost_table, difference_table, gap_table, main_table
+
+TARGETS = (0.8, 0.9)
+WIDE = 7  # inches of figure beyond which half a page is too small
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written."""
+
+    headline: Table
+    html: Path
+    out: Path
+
+
+def all_tables(analysis: Analysis, targets: Sequence[float] = TARGETS) -> list[Table]:
+    """The tables the store has the runs for; the headline comes first, then its number by the other rules."""
+    store = analysis.store
+    others = [rule for rule in available_rules(store) if rule != analysis.rule.name]
+    found = [main_table(analysis)]
+    found += [main_table(analyse(store, analysis.metric, rule, analysis.reference)) for rule in others]
+    if analysis.reference and len(store.methods) > 1:
+        found.append(difference_table(analysis))
+    if analysis.reference and analysis.oracle:
+        found.append(gap_table(analysis))
+    if analysis.ranking is not None:
+        found.append(rank_table(analysis))
+    if {"comm/client_updates", "test/accuracy"} <= set(store.metrics):
+        found += [cost_table(analysis, target) for target in targets]
+    found.append(resource_table(analysis))
+    if any(str(key).startswith("detect/") for key in store.metrics):
+        found.append(detection_table(store))
+    found += [scenario_table(store), method_table(analysis)]
+    missing = missing_table(store)
+    return [*found, missing] if missing.rows else found
+
+
+def write(analysis: Analysis, out: Path, targets: Sequence[float] = TARGETS, *, with_figures: bool = True) -> Report:
+    """Write everything below `out`; files of an earlier report there are replaced."""
+    made = all_tables(analysis, targets)
+    _write_tables(made, out)
+    pictures = _write_figures(analysis, out / "figures") if with_figures else []
+    frames = out / "frames"
+    frames.mkdir(exist_ok=True)
+    analysis.store.runs.drop(columns=["manifest", "path"]).to_csv(frames / "runs.csv", index=False)
+    analysis.store.metrics.to_csv(frames / "metrics.csv", index=False)
+    html = out / "report.html"
+    html.write_text(page(analysis, made[0], made[1:], pictures), encoding="utf-8")
+    return Report(made[0], html, out)
+
+
+def _write_tables(made: Sequence[Table], out: Path) -> None:
+    folder = out / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in made:
+        for suffix, content in table_files(table):
+            (folder / f"{table.name}.{suffix}").write_text(content, encoding="utf-8")
+    (out / "tables.tex").write_text(latex_document(map(to_latex, made)), encoding="utf-8")
+    (out / "report.md").write_text("\n".join(map(to_markdown, made)), encoding="utf-8")
+
+
+def _write_figures(analysis: Analysis, folder: Path) -> list[Picture]:
+    folder.mkdir(exist_ok=True)
+    pictures = []
+    for plate in gallery(analysis):
+        svg = encode(plate.figure, "svg")
+        (folder / f"{plate.name}.svg").write_bytes(svg)
+        (folder / f"{plate.name}.png").write_bytes(encode(plate.figure, "png"))
+        pictures.append(Picture(plate.name, plate.caption, svg, wide=plate.figure.get_size_inches()[0] > WIDE))
+    return pictures

@@ -1,0 +1,49 @@
+"""Figures, importable one by one. Each returns a matplotlib `Figure`; `save` writes it as PDF, SVG and PNG."""
+
+from fnll.report.figures.clients import (
+    confusion,
+    expertise,
+    lid,
+    lid_passes,
+    noise_estimates,
+    noise_levels,
+    similarity,
+)
+from fnll.report.figures.comparison import critical_difference, regime, regime_map
+from fnll.report.figures.lines import band, curves, diagnostics, label_quality
+from fnll.report.figures.style import encode, save
+
+# The papers' figures by their numbers; FedNoRo's detection table is `fnll.report.detection_table`.
+fedcorr_3 = lid
+fedcorr_6 = lid_passes
+fedcorr_7 = noise_estimates
+fedcorr_8 = confusion
+fedrn_3 = label_quality
+fedrn_4 = expertise
+fedrn_5 = similarity
+
+__all__ = [
+    "band",
+    "confusion",
+    "critical_difference",
+    "curves",
+    "diagnostics",
+    "encode",
+    "expertise",
+    "fedcorr_3",
+    "fedcorr_6",
+    "fedcorr_7",
+    "fedcorr_8",
+    "fedrn_3",
+    "fedrn_4",
+    "fedrn_5",
+    "label_quality",
+    "lid",
+    "lid_passes",
+    "noise_estimates",
+    "noise_levels",
+    "regime",
+    "regime_map",
+    "save",
+    "similarity",
+]

@@ -1,0 +1,213 @@
+"""What one run recorded about its clients: noise estimates, LID, confusion matrices, neighbours. One function each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from scipy.stats import gaussian_kde, norm, pearsonr
+from sklearn.mixture import GaussianMixture
+
+from fnll.errors import UserError
+from fnll.report.figures.style import legend_below, panels, styled, whole_numbers
+from fnll.report.palette import COLOURS
+from fnll.report.store import Store
+
+CLEAN, NOISY, MODEL = COLOURS[0], COLOURS[1], "#333333"
+Mixture = dict[str, list[float]]
+SHOWN = 5  # clients that get confusion matrices of their own, as in the paper
+
+
+def recorded(store: Store, run_id: str, name: str) -> list[dict[str, Any]]:
+    """The facts that a figure needs; a `UserError` names what the run did not record."""
+    facts = store.facts(run_id, name)
+    if not facts:
+        raise UserError(
+            f"run {run_id} recorded no {name!r}, which this figure draws; choose a run of a method that does"
+        )
+    return facts
+
+
+def levels(store: Store, run_id: str, column: str = "realised") -> np.ndarray:
+    """Noise level of every client of a run: `realised`, the share of wrong labels, or `nominal`; NaN where unknown."""
+    return np.array(store.runs.loc[store.runs["run_id"] == run_id, column].iloc[0], dtype=float)
+
+
+def noise_levels(store: Store, run_id: str) -> Figure:
+    """The noise level each client was meant to have, and the share of wrong labels it got."""
+    nominal, realised = levels(store, run_id, "nominal"), levels(store, run_id)
+    with styled():
+        figure, (ax,) = panels(1, width=6.2)
+        clients = np.arange(len(realised))
+        ax.bar(clients, realised, color=COLOURS[5], label="realised")
+        ax.plot(clients, nominal, linestyle="none", marker="_", markersize=9, color=MODEL, label="nominal")
+        _clients(ax, "label noise")
+        ax.legend()
+    return figure
+
+
+def noise_estimates(store: Store, run_id: str) -> Figure:
+    """Noise levels per client before training, left after correction, and as estimated (FedCorr, figure 7).
+
+    Below, where the run recorded `sample_detection`: true and false positives and negatives of each noisy client.
+    """
+    estimated = np.array(recorded(store, run_id, "noise_levels")[-1]["value"], dtype=float)
+    left = store.facts(run_id, "per_client_noise")
+    detection = store.facts(run_id, "sample_detection")
+    with styled():
+        figure, axes = panels(2 if detection else 1, columns=1, width=6.2)
+        clients = np.arange(len(estimated))
+        axes[0].plot(clients, levels(store, run_id), ":", color=CLEAN, label="true, before training")
+        if left:
+            axes[0].plot(clients, np.array(left[-1]["value"], float), color=NOISY, label="true, after correction")
+        axes[0].plot(clients, estimated, "--", color=COLOURS[2], marker="o", markersize=3, label="estimated")
+        _clients(axes[0], "label noise")
+        axes[0].legend()
+        if detection:
+            _detection(axes[1], detection[-1]["value"])
+    return figure
+
+
+def lid(store: Store, run_id: str) -> Figure:
+    """LID and cumulative LID after the last pass: density and mixture, score against noise level (FedCorr, fig. 3)."""
+    with styled():
+        figure, axes = panels(4, columns=2)
+        for i, name in enumerate(("lid", "cumulative_lid")):
+            fact = recorded(store, run_id, name)[-1]
+            values = np.array(fact["value"], dtype=float)
+            _density(axes[i], values, levels(store, run_id), _mixture(store, run_id, name, fact["round"], values))
+            axes[i].set_title(name.replace("_lid", " LID").replace("lid", "LID"))
+            _scatter(axes[2 + i], levels(store, run_id), values, "true noise level", axes[i].get_title())
+        legend_below(figure, axes)
+    return figure
+
+
+def lid_passes(store: Store, run_id: str) -> Figure:
+    """Distribution of LID and cumulative LID at every pass (FedCorr, figure 6)."""
+    facts = {name: recorded(store, run_id, name) for name in ("lid", "cumulative_lid")}
+    passes = len(facts["lid"])
+    with styled():
+        figure, axes = panels(2 * passes, columns=passes, width=2.2, height=2.0)
+        for row, (name, recordings) in enumerate(facts.items()):
+            for column, fact in enumerate(recordings[:passes]):
+                ax, values = axes[row * passes + column], np.array(fact["value"], dtype=float)
+                _density(ax, values, levels(store, run_id), _mixture(store, run_id, name, fact["round"], values))
+                ax.set_title(f"{'cumulative ' if row else ''}LID, pass {column + 1}")
+                ax.set_ylabel("")
+        legend_below(figure, axes)
+    return figure
+
+
+def confusion(store: Store, run_id: str) -> Figure:
+    """Labels against the true ones as each stage left them: all clients, and the first five (FedCorr, figure 8)."""
+    stages = _by_stage(store, run_id, recorded(store, run_id, "confusion"))
+    inhabited = [k for k, matrix in enumerate(next(iter(stages.values()))) if matrix]
+    rows: dict[str, list[int]] = {"all clients": inhabited, **{f"client {k}": [k] for k in inhabited[:SHOWN]}}
+    with styled():
+        figure, axes = panels(len(rows) * len(stages), columns=len(stages), width=2.5, height=2.3)
+        for i, (row, clients) in enumerate(rows.items()):
+            for j, (stage, matrices) in enumerate(stages.items()):
+                counts = np.sum([matrices[k] for k in clients], axis=0).astype(float)
+                _matrix(axes[i * len(stages) + j], counts, stage if i == 0 else "")
+                axes[i * len(stages) + j].set_ylabel(f"{row}\ntrue label" if j == 0 else "")
+    return figure
+
+
+def expertise(store: Store, run_id: str) -> Figure:
+    """Training accuracy of every client against its noise level, with their correlation (FedRN, figure 4)."""
+    truth = levels(store, run_id)
+    values = np.full(len(truth), np.nan)
+    for client, accuracy in recorded(store, run_id, "accuracy")[-1]["value"].items():
+        values[int(client)] = np.nan if accuracy is None else accuracy
+    known = np.isfinite(values) & np.isfinite(truth)
+    r = pearsonr(truth[known], values[known]).statistic
+    with styled():
+        figure, (ax,) = panels(1, width=3.6, height=2.8)
+        _scatter(ax, truth, values, "true noise level", "training accuracy")
+        ax.set_title(f"correlation {r:.2f}".replace("-", "−"))
+    return figure
+
+
+def similarity(store: Store, run_id: str) -> Figure:
+    """How alike clients' outputs are for one random image (FedRN, figure 5)."""
+    matrix = np.array(recorded(store, run_id, "similarity")[-1]["value"], dtype=float)
+    with styled():
+        figure, (ax,) = panels(1, width=3.6, height=3.2)
+        image = ax.imshow(matrix, cmap="cividis")
+        figure.colorbar(image, ax=ax, label="cosine similarity")
+        ax.set(xlabel="client", ylabel="client")
+        ax.grid(visible=False)
+    return figure
+
+
+def _by_stage(store: Store, run_id: str, facts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last record of every stage, in order; before the first round the labels are those given."""
+    steps = store.metrics[store.metrics["run_id"] == run_id]
+    stages = dict(zip(steps["round"], steps["stage"], strict=True))
+    return {str(stages.get(fact["round"], "given")): fact["value"] for fact in facts}
+
+
+def _mixture(store: Store, run_id: str, name: str, at: int, values: np.ndarray) -> Mixture:
+    """The mixture the run fitted to cumulative LID at that round; otherwise one fitted here in the same way."""
+    fitted = [f["value"] for f in store.facts(run_id, "lid_gmm") if f["round"] == at and name == "cumulative_lid"]
+    if fitted:
+        return dict(fitted[-1])
+    known = values[np.isfinite(values)].reshape(-1, 1)
+    gmm = GaussianMixture(2, random_state=0).fit(known)
+    return {
+        "means": gmm.means_.ravel().tolist(),
+        "variances": gmm.covariances_.ravel().tolist(),
+        "weights": gmm.weights_.tolist(),
+    }
+
+
+def _density(ax: Axes, values: np.ndarray, truth: np.ndarray, mixture: Mixture) -> None:
+    known = values[np.isfinite(values)]
+    span = np.ptp(known) or 1.0
+    x = np.linspace(known.min() - 0.15 * span, known.max() + 0.15 * span, 200)
+    for mask, colour, label in ((truth == 0, CLEAN, "clean clients"), (truth > 0, NOISY, "noisy clients")):
+        group = values[mask & np.isfinite(values)]
+        ax.hist(group, bins=np.linspace(x[0], x[-1], 25).tolist(), color=colour, alpha=0.55, label=label)
+    scale = len(known) * (x[-1] - x[0]) / 24  # counts, so that histogram and densities share an axis
+    if np.ptp(known) > 0:
+        ax.plot(x, scale * gaussian_kde(known)(x), color="#999999", lw=1, label="density")
+    parts = zip(mixture["means"], mixture["variances"], mixture["weights"], strict=True)
+    for i, (mean, variance, weight) in enumerate(parts):
+        curve = scale * weight * norm.pdf(x, mean, np.sqrt(variance))
+        ax.plot(x, curve, "--", color=MODEL, lw=1.2, label="mixture" if i == 0 else None)
+    ax.set_ylabel("clients")
+
+
+def _scatter(ax: Axes, x: np.ndarray, y: np.ndarray, xlabel: str, ylabel: str) -> None:
+    for mask, colour, marker in ((x == 0, CLEAN, "o"), (x > 0, NOISY, "^")):
+        ax.scatter(x[mask], y[mask], color=colour, marker=marker, s=18, alpha=0.8)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def _matrix(ax: Axes, counts: np.ndarray, title: str) -> None:
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    ax.imshow(share, cmap="cividis", norm=LogNorm(1e-3, 1, clip=True))  # off-diagonal mass is small and is the point
+    wrong = 1 - np.trace(counts) / max(counts.sum(), 1)
+    ax.set_title(f"{title}: {wrong:.1%} wrong".removeprefix(": "))
+    ax.set_xlabel("label")
+    whole_numbers(ax)
+    ax.grid(visible=False)
+
+
+def _detection(ax: Axes, counts: dict[str, list[float]]) -> None:
+    names = {"tp": "true positive", "fn": "false negative", "fp": "false positive", "tn": "true negative"}
+    bottom = np.zeros(len(counts["client"]))
+    for (key, label), colour in zip(names.items(), (COLOURS[2], COLOURS[4], COLOURS[1], COLOURS[5]), strict=True):
+        ax.bar(range(len(bottom)), counts[key], bottom=bottom, color=colour, label=label)
+        bottom += np.array(counts[key], dtype=float)
+    ax.set_xticks(range(len(bottom)), [str(k) for k in counts["client"]])
+    ax.set(xlabel="client found noisy", ylabel="samples")
+    ax.legend(ncols=4, fontsize=7)
+
+
+def _clients(ax: Axes, ylabel: str) -> None:
+    ax.set(xlabel="client", ylabel=ylabel, ylim=(0, 1.02))
+    whole_numbers(ax)

@@ -1,0 +1,117 @@
+"""Curves over rounds, client updates, bytes or seconds, with bands over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, PercentFormatter
+
+from fnll.report.figures.style import legend_below, panels, styled
+from fnll.report.folders import DIVERGED, FINISHED
+from fnll.report.footnotes import metric_name
+from fnll.report.palette import Look, looks
+from fnll.report.select import is_fraction
+
+AXES = {
+    "round": "round",
+    "comm/client_updates": "client updates",
+    "comm/bytes": "bytes sent, up and down",
+    "time/total_s": "seconds",
+}
+DIAGNOSTICS = ("select/", "labels/", "detect/", "levels/", "memory/")
+
+
+class Band(NamedTuple):
+    """Mean and standard deviation over seeds along a common grid."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    seeds: int
+
+
+def band(frame: pd.DataFrame, x: str, y: str) -> Band:
+    """The runs in `frame` on one grid, over the range all cover; where their steps agree nothing is interpolated."""
+    runs = [g[[x, y]].dropna().to_numpy(float) for _, g in frame.groupby("run_id", sort=False)]
+    runs = [run for run in runs if len(run)]
+    low, high = max(run[0, 0] for run in runs), min(run[-1, 0] for run in runs)
+    grid = np.unique(np.concatenate([run[:, 0] for run in runs]))
+    if any(len(run) != len(grid) for run in runs):
+        grid = np.linspace(low, high, max(len(run) for run in runs))
+    values = np.array([np.interp(grid, run[:, 0], run[:, 1]) for run in runs])
+    std = values.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(grid))
+    return Band(grid, values.mean(axis=0), std, len(runs))
+
+
+def curves(
+    frame: pd.DataFrame, x: str = "round", y: str = "test/accuracy", cells: Sequence[str] | None = None
+) -> Figure:
+    """`y` against `x`, one panel per cell: mean over seeds with a band of one standard deviation.
+
+    `frame` is `store.metrics` or a part of it. Diverged runs are not in the mean: each is a thin line that ends in ×.
+    """
+    present = frame["cell"].astype("category").cat.remove_unused_categories().cat.categories
+    shown = [str(cell) for cell in present] if cells is None else list(cells)
+    styles = _looks(frame)
+    with styled():
+        figure, axes = panels(len(shown), share=True)
+        for ax, cell in zip(axes, shown, strict=True):
+            _panel(ax, frame[frame["cell"] == cell], x, y, styles)
+            ax.set_title(cell)
+        _label(axes, x, y)
+        legend_below(figure, axes)
+    return figure
+
+
+def diagnostics(frame: pd.DataFrame, x: str = "round", keys: Sequence[str] | None = None) -> Figure:
+    """Every diagnostic that methods recorded, one panel each; give it the rows of one cell."""
+    known = [k for k in map(str, frame) if k.startswith(DIAGNOSTICS) and frame[k].notna().any()]
+    shown = known if keys is None else list(keys)
+    styles = _looks(frame)
+    with styled():
+        figure, axes = panels(len(shown))
+        for ax, key in zip(axes, shown, strict=True):
+            _panel(ax, frame[frame[key].notna()], x, key, styles)
+            ax.set_title(metric_name(key))
+            _label([ax], x, key)
+            ax.set_ylabel("")
+        legend_below(figure, axes)
+    return figure
+
+
+def label_quality(frame: pd.DataFrame, x: str = "round") -> Figure:
+    """Label precision and label recall of the samples methods train on (FedRN, figure 3)."""
+    return diagnostics(frame, x, ["select/precision", "select/recall"])
+
+
+def _looks(frame: pd.DataFrame) -> dict[str, Look]:
+    methods = [str(m) for m in frame["method"].astype("category").cat.categories]
+    return looks(methods, set(frame.loc[frame["kind"] != "method", "method"]))
+
+
+def _panel(ax: Axes, frame: pd.DataFrame, x: str, y: str, styles: dict[str, Look]) -> None:
+    for method, runs in frame.groupby("method", observed=True):
+        look = styles[str(method)]
+        whole, lost = runs[runs["status"] == FINISHED], runs[runs["status"] == DIVERGED]
+        if whole[y].notna().any():
+            line = band(whole, x, y)
+            ax.plot(line.x, line.mean, color=look.colour, linestyle=look.dash, label=str(method))
+            ax.fill_between(line.x, line.mean - line.std, line.mean + line.std, color=look.colour, alpha=0.15, lw=0)
+        for _, run in lost.dropna(subset=[y]).groupby("run_id"):
+            ax.plot(run[x], run[y], color=look.colour, linestyle="dotted", lw=0.8, marker="x", markevery=[-1])
+            ax.plot([], [], color=look.colour, linestyle="dotted", marker="x", label=f"{method}, diverged run")
+
+
+def _label(axes: Sequence[Axes], x: str, y: str) -> None:
+    for ax in axes:
+        ax.set_xlabel(AXES.get(x, x) if ax.xaxis.get_tick_params().get("labelbottom", True) else "")
+        ax.set_ylabel(metric_name(y) if ax.yaxis.get_tick_params().get("labelleft", True) else "")
+        if is_fraction(y):
+            ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        if x == "comm/bytes":
+            ax.xaxis.set_major_formatter(EngFormatter("B"))

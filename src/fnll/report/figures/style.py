@@ -1,0 +1,95 @@
+"""Paper-ready defaults, and figures that touch no global state of matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+RC: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.6,
+    "axes.edgecolor": "#555555",
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,  # real fonts: text in a paper's figure stays text
+    "svg.hashsalt": "fnll",  # the same figure twice is the same file twice
+}
+FORMATS = ("svg", "png")
+DPI = 160
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The defaults above, inside the block only."""
+    with mpl.rc_context(RC):
+        yield
+
+
+def panels(
+    count: int, columns: int = 3, width: float = 3.1, height: float = 2.4, *, share: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` axes in rows of at most `columns`; `share` gives them one scale."""
+    columns = max(1, min(columns, count))
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
+    for spare in axes.flat[count:]:
+        spare.set_visible(False)
+    if share:
+        for above in axes.flat[max(0, count - columns) : count]:
+            above.xaxis.set_tick_params(labelbottom=True)  # the lowest axes of a column may not be in the last row
+    return figure, list(np.asarray(axes).flat[:count])
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes], most: int = 6) -> None:
+    """One legend for all panels, below them."""
+    entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if entries:
+        lines = -(-len(entries) // most)
+        columns = -(-len(entries) // lines)
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def whole_numbers(ax: Axes) -> None:
+    """Ticks of the x axis at whole numbers: rounds, clients and classes have no halves."""
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write `figure` as `stem.svg` and `stem.png`, or in other formats; the same figure gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for suffix in formats:
+        path = stem.with_name(f"{stem.name}.{suffix}")
+        path.write_bytes(encode(figure, suffix))
+        paths.append(path)
+    return paths
+
+
+def encode(figure: Figure, suffix: str) -> bytes:
+    """`figure` as the bytes of a file, without a date in it."""
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+    buffer = BytesIO()
+    with styled():
+        figure.savefig(buffer, format=suffix, dpi=DPI, metadata=dates[suffix])
+        figure.set_layout_engine("none")  # laid out by now: further formats cost half
+    return buffer.getvalue()

@@ -1,0 +1,124 @@
+"""The figures that a store has the records for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fnll.report import figures
+from fnll.report.analysis import Analysis
+from fnll.report.figures.lines import AXES, DIAGNOSTICS
+from fnll.report.folders import DIVERGED, FINISHED
+from fnll.report.footnotes import metric_name
+from fnll.report.store import Store
+
+MOST_PANELS = 12  # the page draws every cell on demand; a printed figure of fifty panels helps nobody
+PER_CLIENT: dict[str, tuple[tuple[str, ...], str, Callable[[Store, str], Figure]]] = {
+    "noise_estimates": (("noise_levels",), "Noise levels per client: true, left, estimated", figures.noise_estimates),
+    "lid": (("lid", "cumulative_lid"), "LID scores and their mixture after the last pass", figures.lid),
+    "lid_passes": (("lid", "cumulative_lid"), "LID scores pass by pass", figures.lid_passes),
+    "confusion": (("confusion",), "Labels against the truth, before and after correction", figures.confusion),
+    "expertise": (("accuracy",), "Training accuracy against label noise", figures.expertise),
+    "similarity": (("similarity",), "Similarity of clients' outputs", figures.similarity),
+}
+
+
+@dataclass(frozen=True)
+class Plate:
+    """A figure with its file name and its caption."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def gallery(analysis: Analysis) -> Iterator[Plate]:
+    """Every figure the store can give, one at a time."""
+    yield from _curves(analysis)
+    yield from _diagnostics(analysis)
+    yield from _comparisons(analysis)
+    yield from _clients(analysis)
+
+
+def telling_cell(store: Store) -> str:
+    """The cell whose clients differ most in label noise, so that diagnostics have something to show."""
+    runs = store.runs[(store.runs["kind"] == "method") & (store.runs["status"] == FINISHED)]
+    worth = {
+        cell: (round(float(np.mean([_spread(levels) for levels in group["realised"]])), 2), len(group))
+        for cell, group in runs.groupby("cell", sort=False)
+    }
+    return str(max(worth, key=lambda cell: worth[cell])) if worth else store.cell_labels[0]
+
+
+def _curves(analysis: Analysis) -> Iterator[Plate]:
+    drawn = analysis.store.metrics[analysis.store.metrics["status"].isin([FINISHED, DIVERGED])]
+    cells = [cell for cell in analysis.store.cell_labels if (drawn["cell"] == cell).any()]
+    left_out = f" (the first {MOST_PANELS} of {len(cells)} scenarios)" if len(cells) > MOST_PANELS else ""
+    cells = cells[:MOST_PANELS]
+    for x, words in AXES.items():
+        if cells and x in drawn and drawn[x].notna().any():
+            caption = (
+                f"{metric_name(analysis.metric)} against {words}: mean and standard deviation over seeds{left_out}"
+            )
+            yield Plate(
+                f"curves_{x.split('/')[-1]}", _sentence(caption), figures.curves(drawn, x, analysis.metric, cells)
+            )
+
+
+def _diagnostics(analysis: Analysis) -> Iterator[Plate]:
+    cell = telling_cell(analysis.store)
+    here = analysis.store.metrics[(analysis.store.metrics["cell"] == cell)]
+    known = [key for key in map(str, here) if key.startswith(DIAGNOSTICS) and here[key].notna().any()]
+    if known:
+        yield Plate("diagnostics", f"Diagnostics over rounds, {cell}", figures.diagnostics(here))
+    if {"select/precision", "select/recall"} <= set(known):
+        caption = f"Label precision and recall of the samples trained on, {cell} (compare FedRN, figure 3)"
+        yield Plate("label_quality", caption, figures.label_quality(here))
+
+
+def _comparisons(analysis: Analysis) -> Iterator[Plate]:
+    axes = [
+        key for key in map(str, analysis.store.runs) if key.startswith("noise.") and _numeric(analysis.store.runs[key])
+    ]
+    if len(axes) >= 2 and len(analysis.competing) >= 2:
+        x, y = axes[:2]
+        caption = f"Which method wins where, over {x} and {y}; ≈ marks a tie"
+        yield Plate("regime_map", caption, figures.regime_map(analysis, x, y))
+    if analysis.ranking is not None:
+        caption = "Critical differences: a bar joins methods that Holm-corrected signed-rank tests do not tell apart"
+        yield Plate("critical_difference", caption, figures.critical_difference(analysis))
+
+
+def _clients(analysis: Analysis) -> Iterator[Plate]:
+    store, cell = analysis.store, telling_cell(analysis.store)
+    runs = store.runs[(store.runs["cell"] == cell) & (store.runs["status"] == FINISHED)].sort_values("seed")
+    first = runs.drop_duplicates("method")
+    for run in first[first["realised"].map(len) > 0].head(1).itertuples():
+        yield Plate(
+            "noise_levels",
+            f"Label noise per client, {cell}, seed {run.seed}",
+            figures.noise_levels(store, str(run.run_id)),
+        )
+    for name, (needs, caption, draw) in PER_CLIENT.items():
+        for run in first.itertuples():
+            if all(store.facts(str(run.run_id), need) for need in needs):
+                title = f"{caption}: {run.method}, {cell}, seed {run.seed}"
+                yield Plate(f"{name}_{run.run_id}", title, draw(store, str(run.run_id)))
+
+
+def _numeric(column: pd.Series) -> bool:
+    known = column.dropna()
+    return len(known) > 0 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known)
+
+
+def _spread(levels: tuple[float, ...]) -> float:
+    known = [v for v in levels if not np.isnan(v)]
+    return float(np.std(known)) if known else 0.0
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]

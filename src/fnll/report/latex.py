@@ -1,0 +1,97 @@
+"""Tables in LaTeX: fragments to `\\input`, and one document that compiles as it is."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from fnll.report.table import Entry, Table
+
+SENTENCE = 50  # characters beyond which a text is broken into lines
+WIDEST = 6  # columns of numbers that fit across a page; further ones go into a second block below
+LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "[": "{[}", "]": "{]}", "*": "{*}",  # each means something after a line's end
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}",
+    "±": r"$\pm$", "−": "$-$", "≈": r"$\approx$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "·": r"$\cdot$",
+    "–": "--", "—": "---", "“": "``", "”": "''", "’": "'", "…": r"\dots{}", "→": r"$\to$",
+    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ζ": r"$\zeta$", "η": r"$\eta$", "λ": r"$\lambda$",
+    "μ": r"$\mu$", "ρ": r"$\rho$", "τ": r"$\tau$", "π": r"$\pi$", "θ": r"$\theta$", "κ": r"$\kappa$",
+}  # fmt: skip
+DOCUMENT = r"""\documentclass[10pt]{article}
+\usepackage[T1]{fontenc}
+\usepackage{textcomp}
+\IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
+\usepackage[a4paper,landscape,margin=15mm]{geometry}
+\usepackage{booktabs}
+\begin{document}
+%s
+\end{document}
+"""
+
+
+def to_latex(table: Table) -> str:
+    r"""A `table` float for `\input`, needing booktabs only; columns beyond a page's width go into further blocks."""
+    width = len(table.columns) if table.words else WIDEST
+    starts = range(1, len(table.columns), width)
+    blocks = "\n\\par\\medskip\n".join(_latex_block(table, start, start + width) for start in starts)
+    notes = " ".join(latex_text(note) for note in table.notes)
+    return (
+        f"\\begin{{table}}[tp]\n\\centering\\small\n\\caption{{{latex_text(table.title)}.}}\n{blocks}\n"
+        + (f"\\par\\medskip\n\\parbox{{0.95\\linewidth}}{{\\footnotesize {notes}}}\n" if notes else "")
+        + "\\end{table}\n"
+    )
+
+
+def latex_document(fragments: Iterable[str]) -> str:
+    """A complete document of tables; it compiles as it is."""
+    return DOCUMENT % "\n\\clearpage\n".join(fragments)
+
+
+def latex_text(text: str) -> str:
+    """Text that LaTeX prints as it stands; a character beyond Latin and the papers' symbols becomes its code point."""
+    return "".join(map(_latex_character, " ".join(text.split())))
+
+
+def _latex_character(character: str) -> str:
+    if character in LATEX:
+        return LATEX[character]
+    if character.isascii():
+        return character if character.isprintable() else " "
+    if "À" <= character <= "ÿ":  # Latin-1 letters, which the T1 encoding has (× is in the table, ÷ is not a letter)
+        return character if character.isalpha() else r"$\div$"
+    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return latex_text(plain) if plain.strip() else f"\\texttt{{U+{ord(character):04X}}}"
+
+
+def _latex_block(table: Table, start: int, stop: int) -> str:
+    columns = table.columns[start:stop]
+    body: list[str] = []
+    for i, row in enumerate(table.rows):
+        if row.apart and i and not table.rows[i - 1].apart:
+            body.append("\\midrule")
+        body.append(_latex_line([latex_text(row.label), *map(_latex_entry, row.entries[start - 1 : stop - 1])]))
+    head = _latex_line(map(latex_text, [table.columns[0], *columns]))
+    shape = "l" + "".join(_latex_column(table, i) for i in range(start - 1, start - 1 + len(columns)))
+    return "\n".join(
+        [f"\\begin{{tabular}}{{{shape}}}", "\\toprule", head, "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]
+    )
+
+
+def _latex_column(table: Table, i: int) -> str:
+    """Numbers to the right, words to the left, and sentences in a paragraph of their own."""
+    if not table.words:
+        return "r"
+    return r"p{0.3\linewidth}" if any(len(row.entries[i].text) > SENTENCE for row in table.rows) else "l"
+
+
+def _latex_line(texts: Iterable[str]) -> str:
+    return " & ".join(texts) + r" \\"
+
+
+def _latex_entry(entry: Entry) -> str:
+    text = latex_text(entry.text)
+    if entry.missing:
+        return f"\\textit{{{text}}}"
+    return f"\\textbf{{{text}}}" if entry.best else f"{text}$^{{\\approx}}$" if entry.tied else text

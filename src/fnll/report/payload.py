@@ -1,0 +1,176 @@
+"""What the page computes with: the store as compact JSON.
+
+Equal arrays are stored once and referred to by number (rounds and costs are the same for most runs), curves are thinned
+to what a screen can show, and numbers are rounded to what a reader can see. A thousand runs make a few megabytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fnll.report.analysis import Analysis, analyse
+from fnll.report.figures.lines import AXES, DIAGNOSTICS
+from fnll.report.folders import FINISHED
+from fnll.report.footnotes import metric_name, noise_levels
+from fnll.report.select import RULES, available_rules, higher_is_better, is_fraction
+from fnll.report.store import Store
+
+DIGITS = 5
+POINTS = 100  # per curve
+ALL_POINTS = 40_000  # points of one quantity over all curves, which bounds the page
+TESTED = ("test/accuracy", "test/balanced_accuracy", "test/loss")
+
+
+class Shared:
+    """Arrays, each stored once."""
+
+    def __init__(self) -> None:
+        self.arrays: list[list[float | None]] = []
+        self._known: dict[tuple[float | None, ...], int] = {}
+
+    def add(self, values: Iterable[float]) -> int:
+        """The number of the array with these values."""
+        array = tuple(rounded(v) for v in values)
+        if array not in self._known:
+            self._known[array] = len(self.arrays)
+            self.arrays.append(list(array))
+        return self._known[array]
+
+
+def rounded(value: float) -> float | None:
+    """A number to five significant digits; what is not finite is null, which JSON has."""
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() else short
+
+
+def payload(analysis: Analysis, first: str) -> dict[str, Any]:
+    """Everything the page needs, as plain JSON values; its curves start at the cell `first`."""
+    store = analysis.store
+    metrics = [m for m in dict.fromkeys([analysis.metric, *TESTED]) if m in store.metrics]
+    rules = available_rules(store)
+    analyses = {f"{m}|{r}": analyse(store, m, r, analysis.reference) for m in metrics for r in rules}
+    return {
+        "reference": analysis.reference,
+        "start": {
+            "metric": analysis.metric,
+            "rule": analysis.rule.name,
+            "cell": store.cell_labels.index(first),
+        },
+        "metrics": [_metric(m) for m in metrics],
+        "rules": [{"key": rule, "label": RULES[rule].label} for rule in rules],
+        "axes": [{"key": key, "label": label} for key, label in AXES.items() if key in store.metrics],
+        "methods": [_method(analysis, method) for method in analysis.rows],
+        "cells": _cells(store),
+        "grid": {key: _grid(one, analysis.rows) for key, one in analyses.items()},
+        "runs": _runs(analysis, analyses),
+        **_curves(store, metrics),
+    }
+
+
+def _metric(metric: str) -> dict[str, Any]:
+    name = metric_name(metric)
+    return {"key": metric, "label": name, "percent": is_fraction(metric), "higher": higher_is_better(metric)}
+
+
+def _method(analysis: Analysis, method: str) -> dict[str, Any]:
+    look = analysis.looks[method]
+    dash = {"solid": "", "dashed": "6 4", "dotted": "2 3", "dashdot": "7 3 2 3"}[look.dash]
+    return {"name": method, "kind": analysis.store.kind(method), "colour": look.colour, "dash": dash}
+
+
+def _cells(store: Store) -> list[dict[str, str]]:
+    return [
+        {
+            "label": cell.label,
+            "dataset": cell.dataset,
+            "partition": cell.partition,
+            "noise": cell.noise,
+            "other": cell.other,
+            "levels": levels,
+        }
+        for cell, levels in zip(store.cells, noise_levels(store), strict=True)
+    ]
+
+
+def _grid(analysis: Analysis, rows: Sequence[str]) -> list[list[Any]]:
+    """One list per (method, cell) with a run, in the order of `report.js`: FIELDS."""
+    order = {method: i for i, method in enumerate(rows)}
+    columns = {cell: i for i, cell in enumerate(analysis.store.cell_labels)}
+    gains = _lookup(analysis.differences, ["difference", "low", "high", "pairs"]) if analysis.reference else {}
+    shares = _lookup(analysis.recovered, ["share"]) if analysis.reference and analysis.oracle else {}
+    return [
+        [
+            order[row.method],
+            columns[row.cell],
+            rounded(row.mean),
+            rounded(row.std),
+            row.n,
+            row.seeds,
+            row.diverged,
+            2 if row.best else 1 if row.tied else 0,
+            *(rounded(v) for v in gains.get((row.method, row.cell), (math.nan, math.nan, math.nan, 0))),
+            rounded(shares.get((row.method, row.cell), (math.nan,))[0]),
+            row.reason,
+        ]
+        for row in _records(analysis.cells)
+    ]
+
+
+def _records(frame: pd.DataFrame) -> Iterable[Any]:
+    return frame.itertuples()
+
+
+def _lookup(frame: pd.DataFrame, columns: list[str]) -> dict[tuple[str, str], tuple[float, ...]]:
+    keys = zip(frame["method"], frame["cell"], strict=True)
+    return dict(zip(keys, frame[columns].itertuples(index=False, name=None), strict=True))
+
+
+def _runs(analysis: Analysis, analyses: Mapping[str, Analysis]) -> dict[str, Any]:
+    """The runs column by column."""
+    runs, store = analysis.store.runs, analysis.store
+    order = {method: i for i, method in enumerate(analysis.rows)}
+    columns = {cell: i for i, cell in enumerate(store.cell_labels)}
+    values = {key: [rounded(v) for v in one.scores.frame["value"]] for key, one in analyses.items()}
+    return {
+        "id": list(runs["run_id"]),
+        "m": [order[m] for m in runs["method"]],
+        "c": [columns[c] for c in runs["cell"]],
+        "values": values,
+        "seconds": [rounded(v) for v in runs["seconds"].astype(float)],
+        **{
+            name: [str(v) for v in runs[name]]
+            for name in ("seed", "status", "reason", "command", "origin", "fingerprint", "commit", "started")
+        },
+    }
+
+
+def _curves(store: Store, metrics: Sequence[str]) -> dict[str, Any]:
+    """For each run the number of its array for each quantity; unfinished runs have none."""
+    known = [key for key in map(str, store.metrics) if key.startswith(DIAGNOSTICS)]
+    keys = [*(key for key in AXES if key in store.metrics), *metrics, *(key for key in known if key not in metrics)]
+    shared = Shared()
+    thin = _thinner(len(store.runs))
+    table = store.metrics[keys].to_numpy(float)
+    by_run = {}
+    for run_id, rows in store.metrics.groupby("run_id", sort=False).indices.items():
+        columns = table[rows[thin(len(rows))]].T
+        by_run[run_id] = {
+            key: shared.add(values) for key, values in zip(keys, columns, strict=True) if np.isfinite(values).any()
+        }
+    done = dict(zip(store.runs["run_id"], store.runs["status"].isin([FINISHED, "diverged"]), strict=True))
+    curves = [by_run.get(run_id, {}) if done[run_id] else {} for run_id in store.runs["run_id"]]
+    labels = {key: _metric(key) for key in keys if key not in AXES}
+    return {"arrays": shared.arrays, "curves": curves, "labels": labels}
+
+
+def _thinner(runs: int) -> Callable[[int], np.ndarray]:
+    """Positions to keep of a curve of some length: evenly spread, with both ends."""
+    most = max(20, min(POINTS, ALL_POINTS // max(1, runs)))
+    return lambda length: np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(int))

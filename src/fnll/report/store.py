@@ -1,0 +1,194 @@
+"""A directory of runs as tidy pandas frames.
+
+store = load("runs")
+store.runs      # one row per run: method, cell, seed, status, provenance, and every setting that differs
+store.metrics   # one row per evaluated step of every run, with the run's method, cell and seed beside it
+store.diagnostics("lid", "lid_gmm")  # one row per recorded fact; read when asked for
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fnll.errors import UserError
+from fnll.records import DIAGNOSTICS
+from fnll.report.folders import FINISHED, STATUSES, UNREADABLE, Run, read_lines, read_run
+from fnll.report.grid import Cell, Place, arrange, differing, method_name
+
+KEYS = ["run_id", "method", "cell", "seed"]  # what every tidy frame starts with
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a directory of runs holds. `runs` has one run per (method, cell, seed): of several, the newest numbers."""
+
+    root: Path
+    runs: pd.DataFrame
+    metrics: pd.DataFrame
+    cells: tuple[Cell, ...]  # in reading order
+    notes: tuple[str, ...] = ()  # what a reader of the tables must know about the store
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """Row labels: the methods in alphabetical order, then what they are measured against (oracle, centralised)."""
+        return _in_order(self.runs)
+
+    def kind(self, method: str) -> str:
+        """`method`, `oracle` or `centralised`."""
+        return str(self.runs.loc[self.runs["method"] == method, "kind"].iloc[0])
+
+    @property
+    def title(self) -> str:
+        """The experiment if the runs share one, else the name of the directory."""
+        names = set(self.runs["experiment"]) - {"", "None", "null"}
+        return str(names.pop()) if len(names) == 1 else self.root.resolve().name
+
+    @property
+    def cell_labels(self) -> list[str]:
+        return [cell.label for cell in self.cells]
+
+    def facts(self, run_id: str, name: str) -> list[dict[str, Any]]:
+        """What one run recorded under `name`, in order: `round`, `t` and `value`."""
+        path = Path(str(self.runs.loc[self.runs["run_id"] == run_id, "path"].iloc[0]))
+        return [fact for fact in read_lines(path, DIAGNOSTICS) if fact["name"] == name]
+
+    def diagnostics(self, *names: str) -> pd.DataFrame:
+        """Recorded facts of the finished runs: run_id, method, cell, seed, round, t, name, value; all without names."""
+        finished = self.runs[self.runs["status"] == FINISHED]
+        rows = [
+            {**dict(zip(KEYS, key, strict=True)), **fact}
+            for *key, path in finished[[*KEYS, "path"]].itertuples(index=False)
+            for fact in read_lines(Path(path), DIAGNOSTICS)
+            if not names or fact["name"] in names
+        ]
+        return pd.DataFrame(rows, columns=[*KEYS, "round", "t", "name", "value"])
+
+
+def load(runs_dir: Path | str) -> Store:
+    """Read every run folder below `runs_dir`; folders without a `config.yaml` are not runs."""
+    root = Path(runs_dir)
+    if not root.is_dir():
+        raise UserError(f"there is no directory {root}; give the runs_dir that `fnll run` or `fnll sweep` wrote to")
+    found = [read_run(file.parent) for file in sorted(root.glob("*/config.yaml"))]
+    runs = [run for run in found if run.status != UNREADABLE]
+    if not runs:
+        raise UserError(_nothing_in(root))
+    places, cells = arrange(runs)
+    frame, superseded = _newest(_runs_frame(runs, places))
+    notes = _notes(frame, superseded, [run for run in found if run.status == UNREADABLE])
+    metrics = _metrics_frame(runs, frame, [cell.label for cell in cells])
+    return Store(root, frame, metrics, tuple(cells), tuple(notes))
+
+
+def _nothing_in(root: Path) -> str:
+    deeper = sorted({str(file.parent.parent) for file in root.glob("*/*/config.yaml")})
+    hint = f"; there are runs in {', '.join(deeper[:3])}" if deeper else f"; `fnll sweep runs_dir={root}` makes some"
+    return f"there are no readable runs in {root}{hint}"
+
+
+def _runs_frame(runs: Sequence[Run], places: Sequence[Place]) -> pd.DataFrame:
+    varied = [
+        k for k in differing([run.config for run in runs]) if not k.startswith(("logger.", "executor.", "hydra."))
+    ]
+    rows = [_run_row(run, place, varied) for run, place in zip(runs, places, strict=True)]
+    frame = pd.DataFrame(rows)
+    frame["status"] = pd.Categorical(frame["status"], STATUSES)
+    return frame
+
+
+def _run_row(run: Run, place: Place, varied: Sequence[str]) -> dict[str, Any]:
+    manifest, summary, cell = run.manifest, run.summary, place.cell
+    row: dict[str, Any] = {
+        "run_id": run.run_id,
+        "method": place.method,
+        "cell": cell.label,
+        "seed": run.config.get("seed", summary.get("seed")),
+        "status": run.status,
+        "reason": run.reason,
+        "kind": place.kind,
+        "dataset": cell.dataset,
+        "partition": cell.partition,
+        "noise": cell.noise,
+        "other": cell.other,
+        "choice": method_name(run),
+        "experiment": run.choices.get("experiment", ""),
+        "protocol": str(run.config.get("protocol", "shared")),
+        "origin": str(manifest.get("origin") or summary.get("origin") or ""),
+        "fingerprint": str(manifest.get("fingerprint") or summary.get("fingerprint") or ""),
+        "numbers": int(manifest.get("numbers") or 0),
+        "rounds": int(run.config.get("rounds") or 0),
+        "exact": bool(summary.get("exact", True)),
+        "clients": manifest.get("num_clients", run.config.get("num_clients")),
+        "nominal": _levels(manifest.get("nominal")),
+        "realised": _levels(manifest.get("realised")),
+        "privileges": tuple(manifest.get("privileges") or ()),
+        "paper": str(manifest.get("paper") or ""),
+        "commit": str(manifest.get("commit") or ""),
+        "started": str(manifest.get("started") or ""),
+        "seconds": summary.get("time/total_s", np.nan),
+        "command": run.command,
+        "path": str(run.path),
+        "manifest": json.dumps(manifest, sort_keys=True),
+    }
+    return row | {key: run.config.get(key) for key in varied if key not in row}
+
+
+def _levels(values: Sequence[float | None] | None) -> tuple[float, ...]:
+    """A noise level per client; NaN where there is none."""
+    return tuple(np.nan if v is None else float(v) for v in values or ())
+
+
+def _newest(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """One run per (method, cell, seed): newer numbers first, then finished ones, then the latest."""
+    key = ["method", "cell", "seed"]
+    ranked = frame.assign(done=frame["status"].isin(STATUSES[:2])).sort_values(["numbers", "done", "started", "run_id"])
+    kept = ranked.drop_duplicates(key, keep="last").drop(columns="done").sort_values(key)
+    return kept.reset_index(drop=True), len(frame) - len(kept)
+
+
+def _metrics_frame(runs: Sequence[Run], frame: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
+    names = [*KEYS, "kind", "status"]
+    keys = {row[0]: row for row in frame[names].itertuples(index=False, name=None)}
+    rows = [
+        dict(zip(names, keys[run.run_id], strict=True)) | _step(step)
+        for run in runs
+        if run.run_id in keys
+        for step in run.steps
+    ]
+    metrics = pd.DataFrame(rows, columns=None if rows else [*names, "round", "stage", "test/accuracy"])
+    # Categories keep the order of methods and cells, and with it their colours, in every part of the frame.
+    metrics["method"] = pd.Categorical(metrics["method"], _in_order(frame))
+    metrics["cell"] = pd.Categorical(metrics["cell"], list(cells))
+    if {"comm/up_bytes", "comm/down_bytes"} <= set(metrics):
+        metrics["comm/bytes"] = metrics["comm/up_bytes"] + metrics["comm/down_bytes"]
+    return metrics
+
+
+def _in_order(runs: pd.DataFrame) -> list[str]:
+    kinds = dict(zip(runs["method"], runs["kind"], strict=True))
+    return sorted(kinds, key=lambda method: (kinds[method] != "method", method))
+
+
+def _step(step: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of metrics.jsonl with null as NaN, so that a column of numbers stays one."""
+    return {key: np.nan if value is None else value for key, value in step.items()}
+
+
+def _notes(frame: pd.DataFrame, superseded: int, unreadable: Sequence[Run]) -> list[str]:
+    notes = []
+    if superseded:
+        notes.append(f"{superseded} older runs of the same method, cell and seed are not shown.")
+    numbers = sorted(set(frame.loc[frame["numbers"] > 0, "numbers"]))
+    if len(numbers) > 1:
+        notes.append(f"The runs mix fnll.NUMBERS {', '.join(map(str, numbers))}: results changed between them.")
+    for run in unreadable:
+        notes.append(f"{run.run_id} cannot be read ({run.reason}).")
+    return notes

@@ -1,0 +1,159 @@
+"""Figures: the numbers they draw, and that each can be drawn from a run's records alone."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fnll.errors import UserError
+from fnll.report import analyse, figures, load
+from fnll.report.example import write_run, write_store
+from fnll.report.gallery import gallery, telling_cell
+from fnll.report.palette import COLOURS, YARDSTICK, looks
+
+
+def lines(ax):
+    """{label: y values} of the drawn lines."""
+    return {line.get_label(): line.get_ydata() for line in ax.get_lines() if not line.get_label().startswith("_")}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    return load(write_store(root, cells=((0.4, 0.0), (0.6, 0.5)), seeds=2, rounds=12))
+
+
+def run_of(store, method):
+    runs = store.runs[(store.runs["method"] == method) & (store.runs["cell"] == "ρ=0.6 τ=0.5")]
+    return runs.sort_values("seed")["run_id"].iloc[0]
+
+
+def test_a_band_is_mean_and_sample_deviation_over_seeds():
+    frame = pd.DataFrame({"run_id": list("aabb"), "x": [1, 2, 1, 2], "y": [1.0, 3.0, 2.0, 7.0]})
+    band = figures.band(frame, "x", "y")
+    assert (band.x.tolist(), band.mean.tolist(), band.seeds) == ([1, 2], [1.5, 5.0], 2)
+    assert band.std.tolist() == pytest.approx([np.sqrt(0.5), np.sqrt(8)])
+
+
+def test_runs_on_different_grids_are_compared_where_both_are():
+    frame = pd.DataFrame({"run_id": list("aabb"), "x": [0.0, 4.0, 2.0, 6.0], "y": [0.0, 4.0, 2.0, 6.0]})
+    band = figures.band(frame, "x", "y")
+    assert (band.x[0], band.x[-1]) == (2.0, 4.0)
+    assert band.mean.tolist() == band.x.tolist()  # both runs are y = x
+
+
+@pytest.mark.parametrize("x", ["round", "comm/client_updates", "comm/bytes", "time/total_s"])
+def test_curves_have_a_panel_per_cell_and_a_line_per_method(store, x):
+    figure = figures.curves(store.metrics, x=x)
+    assert [ax.get_title() for ax in figure.axes] == ["ρ=0.4 τ=0", "ρ=0.6 τ=0.5"]
+    assert sorted(lines(figure.axes[0])) == sorted(store.methods)
+
+
+def test_a_diverged_run_is_drawn_by_itself(tmp_path):
+    write_run(tmp_path, "fedavg", [0.5, 0.6], seed=0)
+    write_run(tmp_path, "fedavg", [0.1, None], seed=1, ending="diverged")
+    drawn = lines(figures.curves(load(tmp_path).metrics).axes[0])
+    assert drawn["fedavg"].tolist() == [0.5, 0.6]
+    assert "fedavg, diverged run" in drawn
+
+
+def test_colours_stay_with_methods_when_some_are_left_out(store):
+    part = store.metrics[store.metrics["method"].isin(["fednoro", "oracle"])]
+    for frame in (store.metrics, part):
+        colours = {line.get_label(): line.get_color() for line in figures.curves(frame).axes[0].get_lines()}
+        assert colours["fednoro"] == COLOURS[store.methods.index("fednoro")]
+        assert colours["oracle"] == YARDSTICK
+
+
+def test_many_methods_differ_by_more_than_colour():
+    found = looks([f"m{i}" for i in range(20)])
+    assert len({(look.colour, look.dash) for look in found.values()}) == 20
+
+
+def test_diagnostics_show_what_was_recorded(store):
+    here = store.metrics[store.metrics["cell"] == "ρ=0.6 τ=0.5"]
+    titles = [ax.get_title() for ax in figures.diagnostics(here).axes]
+    assert "wrong labels memorised" in titles
+    assert sorted(lines(figures.label_quality(here).axes[0])) == ["fednoro", "fedrn"]
+
+
+def test_the_regime_map_knows_winner_margin_and_tie(tmp_path):
+    for seed, shift in enumerate((0.0, 0.01, -0.01)):
+        for rho, tau, fedavg, fedcorr in ((0.4, 0.0, 0.9, 0.8), (0.8, 0.5, 0.5, 0.7), (0.4, 0.5, 0.6, 0.6 + shift)):
+            config = {"noise.rho": rho, "noise.tau": tau}
+            write_run(tmp_path, "fedavg", [fedavg] * 10, seed=seed, config=config)
+            write_run(tmp_path, "fedcorr", [fedcorr] * 10, seed=seed, config=config)
+    analysis = analyse(load(tmp_path))
+    found = figures.regime(analysis, "noise.rho", "noise.tau").set_index(["x", "y"])
+    assert (found.loc[(0.4, 0.0), "winner"], found.loc[(0.8, 0.5), "winner"]) == ("fedavg", "fedcorr")
+    assert found["margin"].tolist() == pytest.approx([0.1, 0.0, 0.2])
+    texts = [text.get_text() for text in figures.regime_map(analysis).axes[0].texts]
+    assert "fedcorr\n+20.00" in texts
+
+
+def test_figures_that_need_more_say_so(store):
+    with pytest.raises(UserError, match="six scenarios"):
+        figures.critical_difference(analyse(store))
+    with pytest.raises(UserError, match=r"noise\.eta"):
+        figures.regime_map(analyse(store), x="noise.eta")
+    with pytest.raises(UserError, match="recorded no 'lid'"):
+        figures.lid(store, run_of(store, "fedavg"))
+
+
+def test_critical_differences_join_what_cannot_be_told_apart(tmp_path):
+    write_store(tmp_path, methods=["fedavg", "fedcorr", "fedprox"], seeds=1, rounds=12)
+    figure = figures.critical_difference(analyse(load(tmp_path)))
+    texts = " ".join(text.get_text() for text in figure.axes[0].texts)
+    assert "fedcorr (1." in texts
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "panels"),
+    [
+        ("fedcorr_3", "fedcorr", 4),
+        ("fedcorr_6", "fedcorr", 10),
+        ("fedcorr_7", "fedcorr", 1),
+        ("fedcorr_8", "fedcorr", 18),
+        ("fedrn_4", "fedrn", 1),
+        ("fedrn_5", "fedrn", 2),
+        ("noise_levels", "fedavg", 1),
+    ],
+)
+def test_the_papers_figures_from_records_alone(store, name, method, panels):
+    figure = getattr(figures, name)(store, run_of(store, method))
+    assert len(figure.axes) == panels
+
+
+def test_fedcorr_8_follows_the_labels_through_the_stages(store):
+    figure = figures.fedcorr_8(store, run_of(store, "fedcorr"))
+    titles = [ax.get_title() for ax in figure.axes[:3]]
+    assert [title.split(":")[0] for title in titles] == ["given", "preprocessing", "finetuning"]
+    shares = [float(title.split()[1].rstrip("%")) for title in titles]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_fedcorr_7_shows_sample_detection_where_it_was_recorded(tmp_path):
+    counts = {"client": [3, 7], "tp": [5, 6], "fp": [1, 0], "fn": [0, 2], "tn": [4, 4]}
+    facts = [
+        {"round": 1, "t": 1, "name": "noise_levels", "value": [0.1] * 20},
+        {"round": 1, "t": 1, "name": "sample_detection", "value": counts},
+    ]
+    run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
+    figure = figures.fedcorr_7(load(tmp_path), run_id)
+    assert [label.get_text() for label in figure.axes[1].get_xticklabels()] == ["3", "7"]
+    assert sum(bar.get_height() for bar in figure.axes[1].patches) == 22
+
+
+def test_the_gallery_draws_all_that_the_store_allows(store):
+    names = [plate.name.split("_fed")[0] for plate in gallery(analyse(store))]
+    assert names[:4] == ["curves_round", "curves_client_updates", "curves_bytes", "curves_total_s"]
+    assert {"diagnostics", "label_quality", "regime_map", "lid", "confusion", "expertise", "similarity"} <= set(names)
+    assert telling_cell(store) == "ρ=0.6 τ=0.5"
+
+
+def test_the_same_figure_gives_the_same_bytes(store, tmp_path):
+    runs = [figures.save(figures.noise_levels(store, run_of(store, "fedavg")), tmp_path / str(i)) for i in range(2)]
+    assert [path.suffix for path in runs[0]] == [".svg", ".png"]
+    for first, second in zip(*runs, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    (pdf,) = figures.save(figures.noise_levels(store, run_of(store, "fedavg")), tmp_path / "paper", ["pdf"])
+    assert pdf.read_bytes().startswith(b"%PDF")
