@@ -19,7 +19,7 @@ from fnll.config import Request
 from fnll.errors import require, require_integer
 from fnll.experiment import Experiment, made
 from fnll.records import RunFolder
-from fnll.run import Progress
+from fnll.observer import Progress
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,74 @@
+"""What a run is: its resolved config, and the facts around it (versions, commit, host, scenario)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from fnll import NUMBERS, __version__
+from fnll.diagnostics import plain
+from fnll.experiment import Experiment
+from fnll.files import write_atomic, write_json
+from fnll.records import RunFolder
+
+
+def describe(experiment: Experiment, folder: RunFolder) -> None:
+    """Write what this run is: the resolved config, and the facts around it; stop if its method declines."""
+    request, truth = experiment.request, experiment.truth
+    config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
+    config.pop("sweep", None)  # of the grid, not of the run
+    write_atomic(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+    method = experiment.method
+    manifest = {
+        "run_id": folder.run_id,
+        "command": request.command,
+        "fingerprint": experiment.scenario.fingerprint,
+        "origin": experiment.scenario.origin,
+        "dataset": experiment.scenario.name,
+        "numbers": NUMBERS,
+        "numerics": experiment.numerics,
+        "commit": commit(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "paper": (type(method).__doc__ or "").strip().split("\n")[0],
+        "privileges": list(getattr(method, "privileges", ())),
+        "num_clients": len(experiment.scenario.shards),
+        "nominal": truth.nominal,
+        "realised": truth.realised,
+        "versions": {
+            "fnll": __version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "torchvision", "lightning", "scikit-learn", "numpy")},
+        },
+        "host": {
+            "platform": platform.platform(),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "device": str(experiment.device),
+        },
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+    write_json(folder.path / "manifest.json", plain(manifest))
+    reason = method.skip(experiment.world) if hasattr(method, "skip") else None
+    if reason:
+        raise DeclinedError(f"{request.name} declines this scenario: {reason}")
+
+
+def commit() -> str | None:
+    """The commit of the source tree, with `+` if it has uncommitted changes; None when fnll is not run from one."""
+    git = ["git", "-C", str(Path(__file__).resolve().parents[2])]
+    try:
+        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=10)
+        if tracked.returncode:
+            return None
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")

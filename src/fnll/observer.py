@@ -1,0 +1,155 @@
+"""What happens after every round: evaluate on the common grid, record, checkpoint. Here model and truth meet."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+from omegaconf import OmegaConf
+
+from fnll.checkpoint import Checkpoints
+from fnll.diagnostics import Diagnostics
+from fnll.evaluate import TestSet, confusion, scores
+from fnll.experiment import Experiment
+from fnll.federation import Clients, Ledger, Snapshot
+from fnll.images import InMemory
+from fnll.records import DIAGNOSTICS, LAST, METRICS, RunFolder
+
+
+class Progress(Protocol):
+    """Whoever watches a run: a progress bar, a sweep's display, a logger."""
+
+    def start(self, experiment: Experiment, folder: RunFolder) -> None: ...
+
+    def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None: ...
+
+    def finish(self, summary: dict[str, Any]) -> None: ...
+
+    def abort(self) -> None: ...  # the run stopped early
+
+
+class Observer:
+    """Evaluates on the common grid of client updates, records and checkpoints; beside training if a core is free."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        checkpoints: Checkpoints,
+        watchers: list[Progress],
+        overlap: bool,
+    ) -> None:
+        cfg, scenario, truth = experiment.cfg, experiment.scenario, experiment.truth
+        self.experiment, self.folder, self.checkpoints, self.watchers = experiment, folder, checkpoints, watchers
+        device = experiment.device
+        self.test = TestSet(
+            truth.test, truth.test_labels, scenario.transform, scenario.num_classes, cfg.eval.batch_size, device
+        )
+        self.validation = self._validation()
+        self.diagnostics = Diagnostics(scenario, truth, samples=cfg.diagnostics_samples, device=device)
+        self.window: list[tuple[Clients, Ledger]] = []
+        self.before: Clients = {}
+        self.last_step = 0
+        self.began = self.saved = time.perf_counter()
+        self.total = 0.0
+        self.thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) if overlap else None
+        self.pending: Future[None] | None = None
+
+    def _validation(self) -> TestSet | None:
+        """The held-out part of the training set, with the labels it was observed with."""
+        held, scenario = self.experiment.truth.validation, self.experiment.scenario
+        if held is None:
+            return None
+        images = InMemory(scenario.images.take(held))
+        size = self.experiment.cfg.eval.batch_size
+        return TestSet(
+            images, scenario.labels[held], scenario.transform, scenario.num_classes, size, self.experiment.device
+        )
+
+    def resume(self, snapshot: Snapshot | None) -> None:
+        """Take up where a checkpoint left off."""
+        if snapshot is not None:
+            self.before = snapshot.clients
+            self.last_step = self._step(snapshot)
+            rows = self.folder.rows()
+            self.total = rows[-1]["time/total_s"] if rows else 0.0
+
+    def see(self, snapshot: Snapshot, ledger: Ledger) -> None:
+        """One method round is over."""
+        self.window.append((self.before, ledger))
+        self.before = snapshot.clients
+        step = self._step(snapshot)
+        if not self._due(step):
+            return
+        now = time.perf_counter()
+        seconds, self.began = now - self.began, now
+        self.total += seconds
+        window, self.window = self.window, []
+        covered, self.last_step = step - self.last_step, step
+        self.settle()
+        if self.thread is None:
+            self._observe(snapshot, window, step, seconds / covered, self.total)
+        else:
+            self.pending = self.thread.submit(self._observe, snapshot, window, step, seconds / covered, self.total)
+
+    def settle(self) -> None:
+        """Wait for the evaluation under way; its error, if any, is raised here."""
+        if self.pending is not None:
+            self.pending.result()
+            self.pending = None
+
+    def close(self) -> None:
+        if self.thread is not None:
+            self.thread.shutdown(wait=True, cancel_futures=True)
+
+    def _step(self, snapshot: Snapshot) -> int:
+        """Position on the grid: how many times m client updates have been sent."""
+        return min(snapshot.totals.client_updates // self.experiment.cohort, self.experiment.cfg.rounds)
+
+    def _due(self, step: int) -> bool:
+        every, rounds = self.experiment.cfg.eval_every, self.experiment.cfg.rounds
+        crossed = step // every > self.last_step // every
+        return step > self.last_step and (crossed or step > rounds - LAST)
+
+    def _observe(
+        self, snapshot: Snapshot, window: list[tuple[Clients, Ledger]], step: int, seconds: float, total: float
+    ) -> None:
+        started = time.perf_counter()
+        model = self.experiment.method.model(snapshot.state)
+        stage = [ledger.records["stage"] for _, ledger in window if "stage" in ledger.records]
+        row: dict[str, Any] = {"round": step, "stage": stage[-1] if stage else "train"}
+        row |= scores(*confusion(model, self.test))
+        if self.validation is not None:
+            row["val/accuracy"] = scores(*confusion(model, self.validation))["test/accuracy"]
+        row |= {f"comm/{name}": value for name, value in snapshot.totals._asdict().items()}
+        row |= self.diagnostics.score(window, snapshot.clients)
+        every = self.experiment.cfg.diagnostics_every
+        if every and (step % every == 0 or step == self.experiment.cfg.rounds):
+            row |= self.diagnostics.memorisation(model)
+        row |= {"time/round_s": seconds, "time/total_s": total, "time/eval_s": time.perf_counter() - started}
+        facts = [
+            {"round": step, "t": snapshot.t, "name": name, "value": value}
+            for name, value in self.diagnostics.facts(window, snapshot.clients)
+        ]
+        self.folder.append(DIAGNOSTICS, facts)
+        self.folder.append(METRICS, [row])
+        over = snapshot.totals.client_updates >= self.experiment.budget
+        if over or time.perf_counter() - self.saved >= self.experiment.cfg.checkpoint_seconds:
+            self.checkpoints.save(snapshot, self.folder.lengths())
+            self.saved = time.perf_counter()
+        for watcher in self.watchers:
+            watcher.step(row, facts, self.experiment.cfg.rounds)
+
+
+def overlaps(cfg: Any, spare_core: bool | None) -> bool:
+    """Whether evaluation runs beside training: if asked for, or if training leaves a core free."""
+    if cfg.eval.overlap != "auto":
+        return bool(cfg.eval.overlap)
+    if spare_core is not None:
+        return spare_core
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    busy = OmegaConf.select(cfg, "executor.threads", default=1)
+    return cores > busy
