@@ -18,8 +18,8 @@ from requests.utils import get_netrc_auth
 from fnll.config import Request
 from fnll.errors import require, require_integer
 from fnll.experiment import Experiment, made
-from fnll.records import RunFolder
 from fnll.observer import Progress
+from fnll.records import RunFolder
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +19,7 @@ from fnll.records import RunFolder
 
 
 def describe(experiment: Experiment, folder: RunFolder) -> None:
-    """Write what this run is: the resolved config, and the facts around it; stop if its method declines."""
+    """Write what this run is: the resolved config, and the facts around it."""
     request, truth = experiment.request, experiment.truth
     config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
     config.pop("sweep", None)  # of the grid, not of the run
@@ -52,12 +51,8 @@ def describe(experiment: Experiment, folder: RunFolder) -> None:
             "cores": os.cpu_count(),
             "device": str(experiment.device),
         },
-        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
     write_json(folder.path / "manifest.json", plain(manifest))
-    reason = method.skip(experiment.world) if hasattr(method, "skip") else None
-    if reason:
-        raise DeclinedError(f"{request.name} declines this scenario: {reason}")
 
 
 def commit() -> str | None:

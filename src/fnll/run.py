@@ -43,6 +43,7 @@ def execute(
             return folder.summary()
         folder.unmark()
         describe(experiment, folder)
+        _ask(experiment)
         return _train(experiment, folder, watchers or [], spare_core)
     except DeclinedError as error:
         folder.mark("skipped", {"reason": str(error)})
@@ -56,6 +57,14 @@ def execute(
         raise
     finally:
         folder.close()
+
+
+def _ask(experiment: Experiment) -> None:
+    """Let the method decline a scenario that it cannot take."""
+    method = experiment.method
+    reason = method.skip(experiment.world) if hasattr(method, "skip") else None
+    if reason:
+        raise DeclinedError(f"{experiment.request.name} declines this scenario: {reason}")
 
 
 def told(error: BaseException) -> str:
