@@ -1,0 +1,188 @@
+"""The page in a real browser: it sorts, filters and opens cells, and neither complains nor asks the network."""
+
+import re
+import shutil
+
+import pytest
+
+from fnll.report import analyse, load, write
+from fnll.report.example import write_run, write_store
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine (Debian: apt install chromium)")
+
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>'
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    root = tmp_path_factory.mktemp("browser")
+    runs = root / "runs"
+    cells = ((0.4, 0.0), (0.6, 0.5), (0.8, 0.5))
+    write_store(runs, methods=["fedavg", "fedcorr", "fedprox", "oracle"], cells=cells, seeds=3, rounds=12)
+    here = {"config": {"noise.rho": 0.8, "noise.tau": 0.5, "rounds": 12}}
+    write_run(runs, "fedrn", [0.5, None], seed=0, ending="diverged", **here)
+    write_run(runs, "fednoro", [0.5], seed=0, ending="failed", note=HOSTILE, **here)
+    write_run(runs, "fedavg", [0.5] * 12, choices={"dataset": HOSTILE}, config={"noise.rho": 0.8, "noise.tau": 0.5})
+    return write(analyse(load(runs)), root / "out", with_figures=False).html
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, report):
+    """The report on a laptop; whatever it says or asks for during a test fails that test."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    heard, asked = [], []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(report.as_uri())
+    yield page
+    assert page.evaluate("window.hacked") is None
+    page.close()
+    assert heard == []
+    assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
+
+
+def names(page):
+    """Row labels of the comparison, top to bottom."""
+    return page.locator("#grid tbody th").all_inner_texts()
+
+
+def choice(page, label):
+    return page.locator(f'select[name="{label}"]')
+
+
+def columns(page):
+    return page.locator("#grid thead th[data-c]").count() - 1
+
+
+def heading(page, text):
+    return page.locator("#grid thead th", has=page.get_by_role("button", name=text))
+
+
+def test_it_opens_with_the_headline(page):
+    assert page.locator("#grid figcaption").inner_text() == "Test accuracy (%), mean of the last 10 evaluations"
+    assert names(page) == ["fedavg", "fedcorr", "fednoro", "fedprox", "fedrn", "oracle"]
+    assert page.locator("#grid td.best").count() == 4
+    assert page.locator("#grid td.diverged").inner_text() == "1/3 diverged"
+
+
+def test_it_sorts_by_any_column_both_ways(page):
+    column = heading(page, re.compile(r"digits.*ρ=0\.6 τ=0\.5"))
+    column.get_by_role("button").click()
+    assert column.get_attribute("aria-sort") == "descending"
+    assert names(page)[:3] == ["fedcorr", "fedprox", "fedavg"]  # what has no number stays below
+    column.get_by_role("button").click()
+    assert column.get_attribute("aria-sort") == "ascending"
+    assert names(page)[:3] == ["fedavg", "fedprox", "fedcorr"]
+    heading(page, "method").get_by_role("button").click()
+    assert names(page) == ["fedavg", "fedcorr", "fednoro", "fedprox", "fedrn", "oracle"]
+
+
+def test_sorting_works_from_the_keyboard_and_keeps_the_focus(page):
+    heading(page, "method").get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert names(page)[0] == "fedrn"
+    assert page.evaluate("document.activeElement.innerText") == "method"
+
+
+def test_it_filters_by_method_data_noise_and_metric(page):
+    page.locator("#methods").get_by_role("button", name="fedprox").click()
+    assert "fedprox" not in names(page)
+    assert columns(page) == 4
+    choice(page, "Noise").select_option(label="rho_tau ρ=0.6 τ=0.5")
+    assert columns(page) == 1
+    choice(page, "Noise").select_option(index=0)
+    choice(page, "Data").select_option(label="digits")
+    assert columns(page) == 3
+    choice(page, "Metric").select_option("test/loss")
+    assert "lower is better" in page.locator("#grid figcaption").inner_text()
+    choice(page, "Number of a run").select_option("best")
+    assert "best on test" in page.locator("#grid figcaption").inner_text()
+
+
+def test_it_shows_differences_and_the_recovered_gap(page):
+    cell = page.get_by_role("button", name=re.compile(r"^fedcorr, digits · ρ=0\.6"))
+    choice(page, "Show").select_option("gain")
+    assert re.fullmatch(r"\+\d+\.\d\d \[\+\d+\.\d\d, \+\d+\.\d\d\]", cell.inner_text())
+    choice(page, "Show").select_option("share")
+    assert re.fullmatch(r"\d+ %", cell.inner_text())
+
+
+def test_a_cell_opens_to_its_runs_curves_and_diagnostics(page):
+    cell = page.get_by_role("button", name=re.compile(r"^fedcorr, digits · ρ=0\.6"))
+    cell.click()
+    dialog = page.get_by_role("dialog")
+    assert dialog.get_by_role("heading").first.inner_text() == "fedcorr · digits · ρ=0.6 τ=0.5"
+    assert dialog.get_by_text(re.compile(r"^fedcorr-[0-9a-f]{12}$")).count() == 3
+    assert dialog.locator("svg.plot path").count() > 3
+    assert dialog.get_by_text("wrong labels memorised").count() > 0
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("fedcorr, digits")
+
+
+def test_a_failed_cell_says_why_and_how_to_repeat_it(page):
+    page.get_by_role("button", name=re.compile("^fednoro, digits.*failed")).click()
+    dialog = page.get_by_role("dialog")
+    assert HOSTILE in dialog.inner_text()  # as text
+    assert "fnll run method=fednoro seed=0" in dialog.inner_text()
+    dialog.get_by_role("button", name="Close").click()
+    assert not dialog.is_visible()
+
+
+def test_curves_follow_the_choices(page):
+    before = page.locator("#chart svg").inner_html()
+    choice(page, "Against").select_option("comm/client_updates")
+    assert page.locator("#chart svg").inner_html() != before
+    choice(page, "Quantity").select_option("memory/wrong")
+    assert page.locator("#chart svg path:not(.band)").count() == 4
+    page.locator("#chart svg").hover()
+    assert "fedavg" in page.locator("#chart-caption").inner_text()
+
+
+def test_all_runs_are_listed_on_demand(page):
+    assert page.locator("#runs tr").count() == 0
+    page.get_by_text("All runs").click()
+    page.locator("#runs tbody tr").first.wait_for()
+    assert page.locator("#runs tbody tr").count() == 39
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone(browser, report, scheme):
+    phone = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    phone.goto(report.as_uri())
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+    phone.locator("#grid td button").first.click()
+    assert phone.get_by_role("dialog").bounding_box()["width"] <= 390
+    phone.close()
+
+
+def test_print_leaves_out_the_controls(page):
+    page.emulate_media(media="print")
+    assert not page.locator("#controls").is_visible()
+    assert page.locator("#grid table").is_visible()
+    page.emulate_media(media="screen")
+
+
+def test_without_javascript_the_tables_are_there(browser, report):
+    context = browser.new_context(java_script_enabled=False)
+    plain = context.new_page()
+    plain.goto(report.as_uri())
+    assert plain.locator("#grid tbody th").count() == 7  # six rows and the noise
+    assert plain.locator("#statistics table").count() > 0
+    context.close()
