@@ -1,0 +1,39 @@
+"""Whom FedCorr's server visits in stage 1: fraction scheduling (section 3.2)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def visits(
+    clients: Sequence[int], size: int, replacement: bool, rng: np.random.Generator
+) -> tuple[tuple[int, ...], ...]:
+    """The cohorts of one iteration of stage 1, `size` clients each.
+
+    Every client once, in random order (the last cohort may be smaller). With `replacement` as the released code draws
+    them: a cohort may hold a client twice, later ones none of the clients seen so far, and some clients are never seen.
+    """
+    if not replacement:
+        order = rng.permutation(list(clients)).tolist()
+        return tuple(tuple(order[i : i + size]) for i in range(0, len(order), size))
+    cohorts, unseen = [], list(clients)
+    for _ in range(len(clients) // size):
+        cohort = rng.choice(unseen, size).tolist()
+        cohorts.append(tuple(cohort))
+        unseen = [k for k in unseen if k not in cohort]
+    return tuple(cohorts)
+
+
+def waves(cohort: Sequence[int]) -> list[list[int]]:
+    """`cohort` as lists without repetition: a client that occurs twice is in two of them."""
+    seen: Counter[int] = Counter()
+    found: list[list[int]] = []
+    for k in cohort:
+        if seen[k] == len(found):
+            found.append([])
+        found[seen[k]].append(k)
+        seen[k] += 1
+    return found
