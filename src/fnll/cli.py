@@ -30,8 +30,12 @@ class Command:
 
 COMMANDS = {
     "run": Command("one run: fnll run method=fedprox noise.rho=0.4 seed=1", "fnll.commands.run"),
+    "sweep": Command("a grid of runs: fnll sweep experiment=rho_tau method=fedavg,fedcorr", "fnll.commands.sweep"),
+    "report": Command("tables, figures and a page from a directory of runs", "fnll.commands.report"),
     "methods": Command("the installed methods, their papers and what they are given", "fnll.commands.methods"),
     "scene": Command("show a scenario: clients, sizes, classes, noise, fingerprint", "fnll.commands.scene"),
+    "dashboard": Command("the W&B workspace as code; printed when offline", "fnll.commands.dashboard"),
+    "new": Command("start a method of your own: fnll new method NAME", "fnll.commands.new"),
     "check": Command("test a method against the rules of a fair comparison", "fnll.commands.check"),
 }
 

@@ -1,0 +1,112 @@
+"""Keeps a launcher busy until every run of a sweep has an outcome."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fnll.errors import UserError
+from fnll.sweep.events import Begun, Ended, Event, Kind, Lost, Outcome
+from fnll.sweep.grid import Job
+
+TRIES = 2  # a run whose process died is tried once more
+TICK = 0.25  # seconds between two looks at the clock
+
+
+class Launcher(Protocol):
+    """Does runs somewhere."""
+
+    room: int  # runs that it takes at a time
+    patience: float  # seconds after which a run that is busy elsewhere is asked for again
+
+    def submit(self, jobs: Sequence[Job]) -> None: ...
+
+    def events(self, timeout: float) -> list[tuple[Job, Event]]: ...  # as soon as there is one
+
+    def close(self) -> None: ...  # ends what still runs, at once
+
+
+class Display(Protocol):
+    """Shows a sweep to a person."""
+
+    def show(self, job: Job, event: Event) -> None: ...
+
+    def postpone(self, job: Job) -> None: ...
+
+    def settle(self, job: Job, outcome: Outcome) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+class Conductor:
+    """Which run is waiting, under way, postponed or settled."""
+
+    def __init__(self, launcher: Launcher, display: Display, clock: Callable[[], float] = time.monotonic) -> None:
+        self.launcher, self.display, self.clock = launcher, display, clock
+        self.waiting: deque[Job] = deque()
+        self.running: set[Job] = set()
+        self.postponed: list[tuple[float, Job]] = []  # when to ask again
+        self.deaths: Counter[Job] = Counter()
+        self.folders: dict[Job, str] = {}
+        self.outcomes: dict[Job, Outcome] = {}
+
+    def run(self, jobs: Sequence[Job]) -> dict[Job, Outcome]:
+        """Do the jobs; returns when all have an outcome, raises if none of them can be stored."""
+        self.waiting.extend(jobs)
+        while len(self.outcomes) < len(jobs):
+            self._submit()
+            for job, event in self.launcher.events(TICK):
+                self._handle(job, event)
+            self.display.tick()
+        return {job: self.outcomes[job] for job in jobs}
+
+    def _submit(self) -> None:
+        now = self.clock()
+        due = [job for when, job in self.postponed if when <= now]
+        self.postponed = [(when, job) for when, job in self.postponed if when > now]
+        self.waiting.extend(due)
+        free = self.launcher.room - len(self.running)
+        chosen = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
+        if chosen:
+            self.running.update(chosen)
+            self.launcher.submit(chosen)
+
+    def _handle(self, job: Job, event: Event) -> None:
+        if isinstance(event, Ended):
+            self._ended(job, event.outcome)
+        elif isinstance(event, Lost):
+            self._lost(job, event.reason)
+        else:
+            if isinstance(event, Begun):
+                self.folders[job] = event.folder
+            self.display.show(job, event)
+
+    def _ended(self, job: Job, outcome: Outcome) -> None:
+        self.running.remove(job)
+        if outcome.kind is Kind.BLOCKED:
+            raise UserError(f"{outcome.detail}; when that is mended, the same command goes on")
+        if outcome.kind is Kind.BUSY:
+            self.postponed.append((self.clock() + self.launcher.patience, job))
+            self.display.postpone(job)
+        else:
+            self._settle(job, outcome)
+
+    def _lost(self, job: Job, reason: str) -> None:
+        self.running.remove(job)
+        self.deaths[job] += 1
+        if self.deaths[job] < TRIES:
+            self.display.postpone(job)
+            self.waiting.appendleft(job)
+            return
+        text = f"its process died {TRIES} times, last by {reason}"
+        if job in self.folders:
+            from fnll.sweep.job import give_up  # late: the conductor itself needs no torch
+
+            give_up(job, self.folders[job], text)
+        self._settle(job, Outcome(Kind.FAILED, text))
+
+    def _settle(self, job: Job, outcome: Outcome) -> None:
+        self.outcomes[job] = outcome
+        self.display.settle(job, outcome)

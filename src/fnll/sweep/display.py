@@ -1,0 +1,215 @@
+"""What a person sees of a sweep: a line for every run under way and one for the whole, or plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from fnll.sweep.events import Begun, Event, Kind, Outcome, Said, Step
+from fnll.sweep.grid import Job
+
+HEARTBEAT = 30.0  # seconds of silence after which plain output says what is going on
+
+
+@dataclass
+class Course:
+    """How far a run is."""
+
+    since: float
+    first: int = 0  # the round it was resumed after
+    round: int = 0
+    rounds: int = 0
+    accuracy: float | None = None
+
+    @property
+    def share(self) -> float:
+        return self.round / self.rounds if self.rounds else 0.0
+
+    @property
+    def news(self) -> float:
+        """The share of the run that was done in this sweep."""
+        return (self.round - self.first) / self.rounds if self.rounds else 0.0
+
+    def left(self, now: float) -> float | None:
+        """Seconds to the end, if the rest goes like the part that was done here."""
+        return (now - self.since) * (1 - self.share) / self.news if self.news else None
+
+
+class Tally:
+    """How far a sweep is. Runs that were finished before count as done, but not as work."""
+
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.clock, self.started = total, clock, clock()
+        self.running: dict[Job, Course] = {}
+        self.postponed: set[Job] = set()
+        self.ended: Counter[Kind] = Counter()
+        self.work = 0.0  # runs' worth of work done by runs that ended
+
+    @property
+    def done(self) -> int:
+        return self.ended.total()
+
+    @property
+    def share(self) -> float:
+        return (self.done + sum(course.share for course in self.running.values())) / max(1, self.total)
+
+    def left(self) -> float | None:
+        """Seconds to the end, if the rest goes like what was done so far."""
+        work = self.work + sum(course.news for course in self.running.values())
+        return (self.clock() - self.started) * (1 - self.share) * self.total / work if work else None
+
+    def show(self, job: Job, event: Event) -> None:
+        self.postponed.discard(job)
+        if isinstance(event, Begun):
+            self.running[job] = Course(self.clock(), event.round, event.round, event.rounds)
+        elif isinstance(event, Step) and job in self.running:
+            self.running[job].round, self.running[job].accuracy = event.round, event.accuracy
+
+    def postpone(self, job: Job) -> None:
+        self.running.pop(job, None)
+        self.postponed.add(job)
+
+    def settle(self, job: Job, outcome: Outcome) -> None:
+        course = self.running.pop(job, None)
+        self.postponed.discard(job)
+        self.ended[outcome.kind] += 1
+        self.work += 1 - course.first / max(1, course.rounds) if course else 0.0
+
+
+class Plain:
+    """One line for each run that ends, and a sign of life in between."""
+
+    def __init__(self, console: Console, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console, self.clock = console, clock
+        self.tally = Tally(total, clock)
+        self.spoken = clock()
+        self.warned: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def say(self, text: str) -> None:
+        self.spoken = self.clock()
+        self.console.print(text, soft_wrap=True, markup=False)
+
+    def show(self, job: Job, event: Event) -> None:
+        self.tally.show(job, event)
+        if isinstance(event, Said) and event.text not in self.warned:
+            self.warned.add(event.text)  # thirty runs with one warning say it once
+            self.say(f"{job}: {event.text}")
+
+    def postpone(self, job: Job) -> None:
+        self.tally.postpone(job)
+
+    def settle(self, job: Job, outcome: Outcome) -> None:
+        self.tally.settle(job, outcome)
+        if outcome.kind is not Kind.KNOWN:
+            place = f"{self.tally.done:>{len(str(self.tally.total))}}/{self.tally.total}"
+            self.say(f"{place}  {job}: {said(outcome)}")
+
+    def tick(self) -> None:
+        if self.clock() - self.spoken < HEARTBEAT:
+            return
+        doing = [f"{job} {course.round}/{course.rounds}" for job, course in self.tally.running.items()]
+        doing += [f"{job} waits for another process" for job in self.tally.postponed]
+        place = f"{self.tally.done}/{self.tally.total} done"
+        self.say("  ".join(text for text in (place, time_left(self.tally.left()), ", ".join(doing)) if text))
+
+
+class Terminal(Plain):
+    """The same lines, and below them one that moves for each run under way and one for the whole sweep."""
+
+    def __init__(self, console: Console, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console, total, clock)
+        self.runs, self.whole = (
+            Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[count]}", justify="right"),
+                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[left]}"),
+                console=console,
+            )
+            for _ in range(2)
+        )
+        self.live = Live(Group(self.runs, self.whole), console=console, auto_refresh=False, transient=True)
+        self.rows: dict[Job, TaskID] = {}
+        self.total_row = self.whole.add_task("all runs", total=1.0, count="", note="", left="")
+
+    def __enter__(self) -> Self:
+        self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.live.stop()
+
+    def tick(self) -> None:
+        tally, now = self.tally, self.clock()
+        for job in [job for job in self.rows if job not in tally.running]:
+            self.runs.remove_task(self.rows.pop(job))
+        for job, course in tally.running.items():
+            if job not in self.rows:
+                self.rows[job] = self.runs.add_task(escape(str(job)), total=1.0, count="", note="", left="")
+            note = "" if course.accuracy is None else f"{course.accuracy:.1%}"
+            count, left = f"{course.round}/{course.rounds}", time_left(course.left(now))
+            self.runs.update(self.rows[job], completed=course.share, count=count, note=note, left=left)
+        failed = f"{tally.ended[Kind.FAILED]} failed" if tally.ended[Kind.FAILED] else ""
+        waiting = f"{len(tally.postponed)} busy elsewhere" if tally.postponed else ""
+        note = "  ".join(text for text in (failed, waiting) if text)
+        count, left = f"{tally.done}/{tally.total}", time_left(tally.left())
+        self.whole.update(self.total_row, completed=tally.share, count=count, note=note, left=left)
+        self.live.refresh()
+
+
+def summarise(outcomes: Mapping[Job, Outcome], seconds: float) -> list[str]:
+    """The lines that end a sweep: how many runs came to what, and each failure with the command that repeats it."""
+    counts = Counter(outcome.kind for outcome in outcomes.values())
+    counted = ", ".join(f"{counts[kind]} {kind}" for kind in Kind if counts[kind])
+    lines = [f"{len(outcomes)} runs in {duration(seconds)}: {counted or 'nothing to do'}"]
+    for kind in (Kind.DECLINED, Kind.FAILED):
+        reasons: defaultdict[str, list[Job]] = defaultdict(list)
+        for job, outcome in outcomes.items():
+            if outcome.kind is kind:
+                reasons[outcome.detail].append(job)
+        for reason, jobs in reasons.items():
+            lines.append(f"{kind}: {reason}")
+            lines += [f"  {job.command}" if kind is Kind.FAILED else f"  {job}" for job in jobs]
+    return lines
+
+
+def said(outcome: Outcome) -> str:
+    """An outcome in a few words."""
+    if outcome.kind not in (Kind.FINISHED, Kind.KNOWN):
+        return f"{outcome.kind}: {outcome.detail}"
+    accuracy = "diverged" if outcome.accuracy is None else f"last10 {outcome.accuracy:.2%}"
+    return f"{accuracy}  {duration(outcome.seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """`12 s`, `3 min 5 s` or `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def time_left(seconds: float | None) -> str:
+    """How long it will still take, or nothing where nobody can know yet."""
+    return "" if seconds is None else f"{duration(seconds)} left"

@@ -1,0 +1,83 @@
+"""One run of a sweep, wherever it is done: the same function in a local worker, a SLURM job and a Ray task."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fnll.config import compose
+from fnll.executors.numerics import limit_threads
+from fnll.experiment import Experiment, prepare
+from fnll.loggers import watchers
+from fnll.records import BusyError, DeclinedError, RunFolder, StoreError
+from fnll.run import execute, told
+from fnll.sweep.events import Begun, Kind, Outcome, Send, Step
+from fnll.sweep.grid import Job
+
+
+class Reporter:
+    """Watches a run and tells the sweep about it."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.began = False
+
+    def start(self, experiment: Experiment, folder: RunFolder) -> None:
+        self.began = True
+        rows = folder.rows()
+        path = str(folder.path.resolve())
+        self.send(Begun(path, rows[-1]["round"] if rows else 0, experiment.cfg.rounds))
+
+    def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
+        self.send(Step(row["round"], row["test/accuracy"]))
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """The outcome says it."""
+
+    def abort(self) -> None:
+        """Again, the outcome says it."""
+
+
+def perform(job: Job, send: Send, *, spare_core: bool | None = None) -> Outcome:
+    """Do one run, or find out why not. Raises nothing that a run can cause: other runs are waiting."""
+    started = time.monotonic()
+    reporter = Reporter(send)
+    try:
+        request = compose(job.words, job.config_dirs)
+        limit_threads(OmegaConf.select(request.cfg, "executor.threads", default=1))
+        summary = execute(prepare(request), [reporter, *watchers(request)], spare_core=spare_core)
+    except BusyError as error:
+        return Outcome(Kind.BUSY, str(error))
+    except StoreError as error:
+        return Outcome(Kind.BLOCKED, str(error))
+    except DeclinedError as error:
+        return Outcome(Kind.DECLINED, str(error))
+    except Exception as error:
+        return Outcome(Kind.FAILED, told(error), seconds=time.monotonic() - started)
+    kind = Kind.FINISHED if reporter.began else Kind.KNOWN
+    detail = "diverged" if summary["diverged"] else ""
+    return Outcome(kind, detail, summary["test/accuracy"]["last10"], time.monotonic() - started)
+
+
+def status(job: Job) -> tuple[str, str]:
+    """Run id and state of a run, without doing it: new, unfinished, finished, declined or failed."""
+    experiment = prepare(compose(job.words, job.config_dirs))
+    folder = Path(experiment.cfg.runs_dir) / experiment.run_id
+    marks = {"summary.json": "finished", "skipped.json": "declined", "failed.json": "failed", "": "unfinished"}
+    return experiment.run_id, next((word for name, word in marks.items() if (folder / name).exists()), "new")
+
+
+def give_up(job: Job, folder: str, reason: str) -> None:
+    """Record in its folder that a run failed whose process could not do so itself."""
+    run = RunFolder(Path(folder))
+    try:
+        run.open()
+        if not run.finished:
+            run.mark("failed", {"error": reason, "command": job.command})
+    except (BusyError, StoreError, OSError):
+        return  # somebody else is at it again, or nothing can be written: the sweep's summary says it too
+    finally:
+        run.close()

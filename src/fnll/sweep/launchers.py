@@ -1,0 +1,51 @@
+"""Where the runs of a sweep are done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fnll.config import compose
+from fnll.errors import UserError, nearest
+from fnll.executors.numerics import usable_cores
+from fnll.sweep.conductor import Launcher
+from fnll.sweep.grid import Job
+
+NAMES = ("local", "submitit", "ray")
+
+
+def launcher_of(settings: Mapping[str, Any], jobs: Sequence[Job], at_once: int | None, runs_dir: Path) -> Launcher:
+    """The launcher that `sweep.launcher` names; `at_once` is --jobs, which only this machine needs."""
+    name = settings["launcher"]
+    if name == "local":
+        from fnll.sweep.local import Local, room_for
+
+        executors = {tuple(word for word in job.words if word.lstrip("+~").startswith("executor")): job for job in jobs}
+        configs = [compose(job.words, job.config_dirs).cfg for job in executors.values()]
+        cores = usable_cores()
+        room, spare_core = room_for(configs, min(at_once or cores, len(jobs)), cores)
+        return Local(room, spare_core=spare_core)
+    if name == "submitit":
+        from fnll.sweep.slurm import Submitit
+
+        return Submitit(settings["submitit"], runs_dir, len(jobs))
+    if name == "ray":
+        from fnll.sweep.ray import Ray
+
+        return Ray(settings["ray"], len(jobs))
+    raise UserError(f"sweep.launcher={name} is not known; {nearest(str(name), NAMES)}")
+
+
+def check_store(runs_dir: Path) -> None:
+    """Refuse a store that cannot be written before anything is started."""
+    probe = runs_dir / f".probe-{os.getpid()}"
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {runs_dir}: {error.strerror or error}; choose another folder with runs_dir=DIR"
+        ) from None

@@ -1,0 +1,94 @@
+"""Runs as tasks of a Ray cluster, or of Ray on this machine. All nodes must see the store under the same path."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from fnll.errors import UserError, require, require_at_least, require_positive
+from fnll.executors.numerics import usable_cores
+from fnll.sweep.events import Ended, Event, Lost, Outcome
+from fnll.sweep.grid import Job
+
+
+class Ray:
+    """Every run a task of its own; Ray starts as many as the cluster has room for and reuses their processes."""
+
+    patience = 5.0
+
+    def __init__(self, settings: Mapping[str, Any], total: int) -> None:
+        address, num_cpus, num_gpus = settings["address"], settings["num_cpus"], settings["num_gpus"]
+        require_positive("sweep.ray.num_cpus", num_cpus, "cores that Ray sets aside for each run")
+        require_at_least("sweep.ray.num_gpus", num_gpus, 0, "GPUs for each run; 0.25 lets four share one")
+        self.room = total
+        self._ray, queues = _import_ray()
+        self._started_ray = not self._ray.is_initialized()
+        if self._started_ray:
+            self._connect(address)
+        self._task = self._ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0)(_perform)
+        self._queue = queues.Queue(actor_options={"num_cpus": 0})
+        self._running: dict[Any, tuple[int, Job]] = {}  # by the reference to the outcome
+        self._jobs: dict[int, Job] = {}  # what the numbers in the queue mean
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            number = len(self._jobs)
+            self._jobs[number] = job
+            self._running[self._task.remote(number, job, self._queue, os.getcwd())] = number, job
+
+    def events(self, timeout: float) -> list[tuple[Job, Event]]:
+        done, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=timeout)
+        open_numbers = {number for number, _ in self._running.values()}
+        said = self._queue.get_nowait_batch(self._queue.qsize())
+        told = [(self._jobs[number], event) for number, event in said if number in open_numbers]
+        return told + [self._settle(reference) for reference in done]
+
+    def _settle(self, reference: Any) -> tuple[Job, Event]:
+        _, job = self._running.pop(reference)
+        try:
+            return job, Ended(self._ray.get(reference))
+        except self._ray.exceptions.RayError as error:
+            return job, Lost(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
+
+    def close(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._queue.shutdown(force=True)
+        if self._started_ray:
+            self._ray.shutdown()
+
+    def _connect(self, address: str | None) -> None:
+        if address is None:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            where: dict[str, Any] = {"address": "local", "num_cpus": usable_cores(), "include_dashboard": False}
+        else:
+            where = {"address": address}
+        try:
+            self._ray.init(**where, logging_level=logging.WARNING, log_to_driver=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"sweep.ray.address={address}: no Ray cluster answers there ({error}); start one with "
+                "`ray start --head`, or type sweep.ray.address=null to use this machine"
+            ) from error
+
+
+def _perform(number: int, job: Job, queue: Any, directory: str) -> Outcome:
+    from fnll.sweep.job import perform
+
+    require(
+        os.path.isdir(directory), f"this node has no folder {directory}; start the sweep in one that all nodes share"
+    )
+    os.chdir(directory)
+    return perform(job, lambda event: queue.put((number, event)), spare_core=False)
+
+
+def _import_ray() -> tuple[ModuleType, ModuleType]:
+    try:
+        import ray
+        from ray.util import queue
+    except ImportError as error:
+        raise UserError("sweep.launcher=ray needs the package ray; pip install 'fnll[ray]'") from error
+    return ray, queue

@@ -1,0 +1,68 @@
+"""The other side of the local launcher: a process that does one run after the other."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+
+# Imported here so that the fork server has them once for all workers.
+import lightning  # noqa: F401
+import sklearn.mixture  # noqa: F401
+import torchmetrics  # noqa: F401
+
+import fnll.local
+import fnll.methods  # noqa: F401
+from fnll.executors.worker import GONE
+from fnll.sweep.events import Ended, Event, Said, Send
+from fnll.sweep.job import perform
+
+
+def serve(connection: Connection, directory: str, spare_core: bool) -> None:
+    """Do the jobs that come through the pipe until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.chdir(directory)  # relative paths mean what they mean to the parent
+
+    def send(event: Event) -> None:
+        try:
+            connection.send(event)
+        except GONE:  # the sweep was killed: leave the run as it is, to be resumed
+            os._exit(1)
+
+    speak_through(send)
+    with suppress(*GONE):
+        while True:
+            job = connection.recv()
+            send(Ended(perform(job, send, spare_core=spare_core)))
+
+
+def speak_through(send: Send) -> None:
+    """Send warnings of this process to the sweep's display, which a line on the terminal would tear apart."""
+    root = logging.getLogger()
+    root.handlers = [Speaker(send)]
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+class Speaker(logging.Handler):
+    """A log that ends in the parent process."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(logging.WARNING)
+        self.send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.send(Said(record.getMessage().strip().split("\n")[0]))
+
+
+def _die_with_parent() -> None:
+    """Do not train on for a sweep that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,201 @@
+"""What a sweep does with its runs' outcomes, and what it tells a person, without any process."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from fnll.errors import UserError
+from fnll.sweep.conductor import Conductor
+from fnll.sweep.display import HEARTBEAT, Plain, Tally, Terminal, duration, summarise
+from fnll.sweep.events import Begun, Ended, Event, Kind, Lost, Outcome, Said, Step
+from fnll.sweep.grid import Job
+from fnll.sweep.local import cores_of, room_for
+
+A, B, C = (Job((f"seed={i}",), "fedavg", f"rho=0.{i}", str(i)) for i in range(3))
+GOOD = Ended(Outcome(Kind.FINISHED, accuracy=0.9, seconds=12))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Script:
+    """A launcher that answers each submission of a job with the next events of that job's script."""
+
+    patience = 10.0
+
+    def __init__(self, clock: Clock, room: int, script: dict[Job, list[list[Event]]]) -> None:
+        self.clock, self.room, self.script = clock, room, script
+        self.submitted: list[tuple[float, Job]] = []
+        self.pending: list[Job] = []
+        self.most = 0
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self.submitted += [(self.clock.now, job) for job in jobs]
+        self.pending += jobs
+        self.most = max(self.most, len(self.pending))
+
+    def events(self, timeout: float) -> list[tuple[Job, Event]]:
+        self.clock.now += 1.0
+        if not self.pending:
+            return []
+        job = self.pending.pop(0)
+        return [(job, event) for event in self.script[job].pop(0)]
+
+    def close(self) -> None: ...
+
+
+def conduct(script: dict[Job, list[list[Event]]], room: int = 2) -> tuple[Script, dict[Job, Outcome], str]:
+    clock = Clock()
+    launcher = Script(clock, room, script)
+    console = Console(file=io.StringIO(), width=200)
+    display = Plain(console, len(script), clock)
+    outcomes = Conductor(launcher, display, clock).run(list(script))
+    assert isinstance(console.file, io.StringIO)
+    return launcher, outcomes, console.file.getvalue()
+
+
+def test_every_run_has_an_outcome_and_no_more_than_there_is_room_for_are_under_way() -> None:
+    bad = Ended(Outcome(Kind.FAILED, "method.mu must be at least 0"))
+    launcher, outcomes, text = conduct({A: [[GOOD]], B: [[bad]], C: [[GOOD]]}, room=2)
+    assert [outcome.kind for outcome in outcomes.values()] == [Kind.FINISHED, Kind.FAILED, Kind.FINISHED]
+    assert launcher.most == 2
+    assert "2/3  fedavg rho=0.1 seed 1: failed: method.mu must be at least 0" in text
+    assert "3/3  fedavg rho=0.2 seed 2: last10 90.00%  12 s" in text
+
+
+def test_a_run_whose_process_died_is_tried_once_more() -> None:
+    launcher, outcomes, _ = conduct({A: [[Lost("SIGKILL")], [GOOD]], B: [[GOOD]]}, room=1)
+    assert outcomes[A].kind is Kind.FINISHED
+    assert [job for _, job in launcher.submitted] == [A, A, B]
+
+
+def test_a_run_whose_process_died_twice_has_failed_and_the_others_go_on() -> None:
+    _, outcomes, _ = conduct({A: [[Lost("SIGKILL")], [Lost("signal SIGSEGV")]], B: [[GOOD]]})
+    assert outcomes[A] == Outcome(Kind.FAILED, "its process died 2 times, last by signal SIGSEGV")
+    assert outcomes[B].kind is Kind.FINISHED
+
+
+def test_a_run_that_another_process_holds_is_asked_for_again_later() -> None:
+    busy = Ended(Outcome(Kind.BUSY))
+    launcher, outcomes, _ = conduct({A: [[busy], [busy], [Ended(Outcome(Kind.KNOWN))]], B: [[GOOD]]})
+    assert outcomes[A].kind is Kind.KNOWN
+    times = [when for when, job in launcher.submitted if job is A]
+    assert len(times) == 3
+    assert all(later - sooner >= Script.patience for sooner, later in itertools.pairwise(times))
+
+
+def test_a_store_that_cannot_be_written_ends_the_sweep_with_one_message() -> None:
+    full = Ended(Outcome(Kind.BLOCKED, "cannot write to runs/x: No space left on device"))
+    with pytest.raises(UserError, match="No space left on device; when that is mended, the same command goes on"):
+        conduct({A: [[full]], B: [[full]], C: [[GOOD]]})
+
+
+def test_time_left_counts_only_work_of_this_sweep() -> None:
+    clock = Clock()
+    tally = Tally(4, clock)
+    tally.settle(A, Outcome(Kind.KNOWN))
+    assert tally.left() is None
+    tally.show(B, Begun("runs/b", 10, 20))  # resumed half-way
+    clock.now = 10.0
+    tally.show(B, Step(15, 0.5))
+    assert tally.running[B].left(clock.now) == pytest.approx(10.0)  # a quarter of a run took 10 s, a quarter is left
+    assert tally.left() == pytest.approx(10.0 / 0.25 * 2.25)
+    tally.settle(B, Outcome(Kind.FINISHED))
+    assert tally.left() == pytest.approx(10.0 / 0.5 * 2)
+
+
+def test_plain_output_gives_a_sign_of_life_and_says_a_warning_once() -> None:
+    clock = Clock()
+    console = Console(file=io.StringIO(), width=200)
+    plain = Plain(console, 2, clock)
+    plain.show(A, Begun("runs/a", 0, 20))
+    plain.show(A, Said("weights [/bold] are odd"))
+    plain.show(B, Said("weights [/bold] are odd"))
+    plain.show(A, Step(5, 0.5))
+    plain.tick()
+    clock.now = HEARTBEAT
+    plain.tick()
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "fedavg rho=0.0 seed 0: weights [/bold] are odd",
+        "0/2 done  3 min 30 s left  fedavg rho=0.0 seed 0 5/20",
+    ]
+
+
+def test_a_terminal_shows_every_run_under_way_with_accuracy_and_time() -> None:
+    clock = Clock()
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    with Terminal(console, 3, clock) as terminal:
+        terminal.show(A, Begun("runs/a", 0, 20))
+        clock.now = 5.0
+        terminal.show(A, Step(10, 0.625))
+        terminal.settle(B, Outcome(Kind.FAILED, "boom"))
+        terminal.tick()
+        assert isinstance(console.file, io.StringIO)
+        frame = console.file.getvalue()
+    assert "fedavg rho=0.1 seed 1: failed: boom" in frame
+    line = next(text for text in frame.splitlines() if "10/20" in text)
+    assert "fedavg rho=0.0 seed 0" in line
+    assert "62.5%" in line
+    assert "5 s left" in line
+    assert any("1/3" in text and "1 failed" in text for text in frame.splitlines())
+
+
+def test_the_summary_counts_and_gives_the_command_of_each_failure() -> None:
+    outcomes = {
+        A: Outcome(Kind.FINISHED),
+        B: Outcome(Kind.FAILED, "boom"),
+        C: Outcome(Kind.DECLINED, "needs more clients"),
+    }
+    assert summarise(outcomes, 75) == [
+        "3 runs in 1 min 15 s: 1 finished, 1 declined, 1 failed",
+        "declined: needs more clients",
+        "  fedavg rho=0.2 seed 2",
+        "failed: boom",
+        "  fnll run seed=1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (3600, "1 h 0 min"), (7930, "2 h 12 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def configs(*nodes: dict[str, object]) -> Iterator[OmegaConf]:
+    return (OmegaConf.create({"executor": node}) for node in nodes)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("node", "cores"),
+    [
+        ({"threads": 1}, 1),
+        ({"threads": 3}, 3),
+        ({"threads": 1, "workers": 2}, 2),
+        ({"threads": 2, "workers": None}, 8),
+        ({"threads": 3, "workers": None}, 6),
+    ],
+)
+def test_cores_of_a_run_are_those_of_its_own_workers(node: dict[str, object], cores: int) -> None:
+    (cfg,) = configs(node)
+    assert cores_of(cfg, usable=8) == cores  # type: ignore[arg-type]
+
+
+def test_runs_at_a_time_never_need_more_cores_than_there_are() -> None:
+    assert room_for(configs({"threads": 1}), jobs=99, usable=4) == (4, False)
+    assert room_for(configs({"threads": 1}), jobs=3, usable=4) == (3, False)  # a fourth core is not one for each
+    assert room_for(configs({"threads": 1}), jobs=2, usable=4) == (2, True)
+    assert room_for(configs({"threads": 1}, {"threads": 1, "workers": None}), jobs=4, usable=4) == (1, False)
+    assert room_for(configs({"threads": 8}), jobs=4, usable=4) == (1, False)
