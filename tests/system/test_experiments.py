@@ -1,0 +1,90 @@
+"""The named grids: every setting in them exists, every base config runs, and stages fit their rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fnll.config import compose, options
+from fnll.experiment import made, prepare
+from fnll.run import execute
+from fnll.sweep.grid import Job, expand
+
+EXPERIMENTS = sorted(options("experiment"))
+SMALL = [
+    *("dataset=synthetic", "dataset.samples=400", "dataset.test_samples=40", "dataset.classes=4", "dataset.size=4"),
+    *(
+        "dataset.subset=null",
+        "dataset.imbalance=null",
+        "model=mlp",
+        "model.hidden=[8]",
+        "local.epochs=1",
+        "diagnostics_every=0",
+        "device=cpu",
+    ),
+]
+FEW = ["num_clients=8", "fraction=0.5", "rounds=6"]
+
+
+def covering(jobs: tuple[Job, ...]) -> list[Job]:
+    """Few jobs in which every word of the grid occurs."""
+    chosen, seen = [], set[str]()
+    for job in jobs:
+        if not seen.issuperset(job.words):
+            chosen.append(job)
+            seen.update(job.words)
+    return chosen
+
+
+def test_the_grids_of_the_project_are_there() -> None:
+    papers = {"fedcorr_ablation", "fedrn_alpha", "fedrn_neighbours", "fednoro_detection", "fednoro_ablation"}
+    assert {"demo", "rho_tau", "h_idn", "ramp", "regime_map"} | papers <= set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_setting_of_a_grid_exists_and_is_legal(name: str) -> None:
+    for job in covering(expand([f"experiment={name}", "seed=0"]).jobs):
+        experiment = prepare(compose([*job.words, *SMALL]))
+        assert experiment.method is not None
+        assert experiment.request.name == job.method
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_base_config_of_a_grid_runs(name: str, tmp_path: Path) -> None:
+    words = [f"experiment={name}", *SMALL, *FEW, f"runs_dir={tmp_path}"]
+    short = getattr(made(compose(words).cfg.method, "method").func, "short_run", {})
+    summary = execute(prepare(compose([*words, *(f"method.{key}={value}" for key, value in short.items())])))
+    assert summary["finished"]
+    assert not summary["diverged"]
+
+
+def test_the_sizes_of_the_grids_are_the_papers() -> None:
+    def cells(name: str) -> int:
+        return len({job.label for job in expand([f"experiment={name}"]).jobs})
+
+    assert len(expand(["experiment=demo"]).jobs) == 5 * 3 * 2
+    assert cells("rho_tau") == 7  # FedCorr, table 2
+    assert cells("fedcorr_ablation") == 7  # FedCorr, table 6
+    assert cells("ramp") == 3 * 4  # FedRN, table 2
+    assert cells("fedrn_alpha") == 6 * 4  # FedRN, table 8
+    assert cells("fedrn_neighbours") == (5 + 1) * 4  # FedRN, tables 6 and 9
+    assert cells("h_idn") == 1 + 4 * 2  # FedNoRo, table 1
+    assert cells("fednoro_detection") == 7 * 2  # FedNoRo, table 3
+    assert cells("fednoro_ablation") == 5  # FedNoRo, table 4
+
+
+@pytest.mark.parametrize("name", ["demo", "rho_tau", "h_idn"])
+@pytest.mark.parametrize(
+    "method", ["fedcorr", "fedcorr_official", "fedrn", "fedrn_official", "fednoro", "fednoro_official"]
+)
+def test_stages_fit_the_rounds(name: str, method: str) -> None:
+    cfg = compose([f"experiment={name}", f"method={method}"]).cfg
+    cohort = max(1, int(cfg.fraction * cfg.num_clients + 1e-9))
+    if "passes" in cfg.method:
+        before = cfg.method.passes * cfg.num_clients / cohort + cfg.method.finetune
+        assert before <= 0.7 * cfg.rounds  # something worth the name is left for stage 3
+    else:
+        assert cfg.method.warmup <= 0.25 * cfg.rounds
+        assert cfg.method.get("ramp_begin", 0) <= 0.25 * cfg.rounds
+        assert cfg.method.get("ramp_rounds", 0) <= 0.7 * cfg.rounds
