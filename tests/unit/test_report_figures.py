@@ -125,9 +125,9 @@ def test_the_papers_figures_from_records_alone(store, name, method, panels):
 
 def test_fedcorr_8_follows_the_labels_through_the_stages(store):
     figure = figures.fedcorr_8(store, run_of(store, "fedcorr"))
-    titles = [ax.get_title() for ax in figure.axes[:3]]
-    assert [title.split(":")[0] for title in titles] == ["given", "preprocessing", "finetuning"]
-    shares = [float(title.split()[1].rstrip("%")) for title in titles]
+    everyone = figure.axes[::6]  # one row per stage: all clients, then the first five
+    assert [ax.get_ylabel().split("\n")[0] for ax in everyone] == ["given", "preprocessing", "finetuning"]
+    shares = [float(ax.get_title().removeprefix("all clients: ").split("%")[0]) for ax in everyone]
     assert shares == sorted(shares, reverse=True)
 
 

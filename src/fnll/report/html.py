@@ -16,7 +16,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from fnll.report.analysis import Analysis
-from fnll.report.footnotes import context
+from fnll.report.footnotes import NOISE, context
 from fnll.report.gallery import telling_cell
 from fnll.report.payload import payload
 from fnll.report.render import to_html
@@ -55,7 +55,7 @@ def page(analysis: Analysis, headline: Table, tables: Sequence[Table], pictures:
         analysis=analysis,
         counts=_counts(analysis.store),
         headline=to_html(headline),
-        notes=context(analysis),
+        notes=(*context(analysis), NOISE),
         tables={table.name: to_html(table) for table in tables},
         names=[table.name for table in tables],
         pictures=pictures,

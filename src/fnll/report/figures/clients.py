@@ -105,14 +105,16 @@ def confusion(store: Store, run_id: str) -> Figure:
     """Labels against the true ones as each stage left them: all clients, and the first five (FedCorr, figure 8)."""
     stages = _by_stage(store, run_id, recorded(store, run_id, "confusion"))
     inhabited = [k for k, matrix in enumerate(next(iter(stages.values()))) if matrix]
-    rows: dict[str, list[int]] = {"all clients": inhabited, **{f"client {k}": [k] for k in inhabited[:SHOWN]}}
+    columns: dict[str, list[int]] = {"all clients": inhabited, **{f"client {k}": [k] for k in inhabited[:SHOWN]}}
     with styled():
-        figure, axes = panels(len(rows) * len(stages), columns=len(stages), width=2.5, height=2.3)
-        for i, (row, clients) in enumerate(rows.items()):
-            for j, (stage, matrices) in enumerate(stages.items()):
-                counts = np.sum([matrices[k] for k in clients], axis=0).astype(float)
-                _matrix(axes[i * len(stages) + j], counts, stage if i == 0 else "")
-                axes[i * len(stages) + j].set_ylabel(f"{row}\ntrue label" if j == 0 else "")
+        figure, axes = panels(len(columns) * len(stages), columns=len(columns), width=2.0, height=2.2)
+        grid = iter(axes)
+        for i, (stage, matrices) in enumerate(stages.items()):
+            for j, (name, clients) in enumerate(columns.items()):
+                ax = next(grid)
+                _matrix(ax, np.sum([matrices[k] for k in clients], axis=0).astype(float), name)
+                ax.set_xlabel("label" if i == len(stages) - 1 else "")
+                ax.set_ylabel("" if j else f"{stage}\ntrue label")
     return figure
 
 
@@ -191,8 +193,7 @@ def _matrix(ax: Axes, counts: np.ndarray, title: str) -> None:
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ax.imshow(share, cmap="cividis", norm=LogNorm(1e-3, 1, clip=True))  # off-diagonal mass is small and is the point
     wrong = 1 - np.trace(counts) / max(counts.sum(), 1)
-    ax.set_title(f"{title}: {wrong:.1%} wrong".removeprefix(": "))
-    ax.set_xlabel("label")
+    ax.set_title(f"{title}: {wrong:.1%} wrong", fontsize=8)
     whole_numbers(ax)
     ax.grid(visible=False)
 

@@ -299,9 +299,10 @@
       [`${metric.label}, ${DATA.rules.find((r) => r.key === state.rule).label}`, known ? meanText(entry, metric) : "–"],
       ["seeds with a number", entry ? `${entry.n} of ${entry.seeds}` : "0"],
     ];
-    if (known && m !== reference && reference >= 0) list.push([`difference to ${DATA.reference}, 95 % interval`, gainText(entry, metric)]);
+    if (known && m !== reference && reference >= 0) list.push([`difference to ${DATA.reference}${entry.low === null ? "" : ", 95 % interval"}`, gainText(entry, metric)]);
     if (known && entry.share !== null) list.push(["share of the recoverable gap", shareText(entry)]);
-    if (known) list.push(["standing", ["behind the best", "tied with the best ≈", "best of its column"][entry.mark]]);
+    const competes = DATA.methods[m].kind === "method";
+    if (known) list.push(["standing", competes ? ["behind the best", "tied with the best ≈", "best of its column"][entry.mark] : "does not compete"]);
     if (entry && entry.reason) list.push(["without a number", entry.reason]);
     return h("dl", { class: "facts" }, ...list.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
   }
