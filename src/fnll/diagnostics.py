@@ -47,11 +47,32 @@ class Diagnostics:
         found = [
             (name, plain(value)) for _, ledger in window for name, value in ledger.records.items() if name != "stage"
         ]
-        changed = any(trace.labels is not None for _, ledger in window for trace in ledger.traces)
-        if changed and self.clean is not None:
-            found.append(("per_client_noise", plain(self._remaining(clients))))
-            found.append(("confusion", self.confusion(clients)))
+        if self.clean is None:
+            return found
+        if judged := [
+            (before, trace) for before, ledger in window for trace in ledger.traces if "clean" in trace.values
+        ]:
+            found.append(("sample_detection", self._samples(judged)))
+        if any(trace.labels is not None for _, ledger in window for trace in ledger.traces):
+            found += self.labels(clients)
         return found
+
+    def labels(self, clients: Clients) -> list[tuple[str, Any]]:
+        """The state of all labels: share of wrong ones per client, and their confusion with the true ones."""
+        if self.clean is None:
+            return []
+        return [("per_client_noise", plain(self._remaining(clients))), ("confusion", self.confusion(clients))]
+
+    def _samples(self, judged: list[tuple[Clients, Trace]]) -> dict[str, list[int]]:
+        """Per job that told clean samples from noisy ones: noisy ones found (tp), clean ones accused (fp), ..."""
+        assert self.clean is not None
+        counts: dict[str, list[int]] = {name: [] for name in ("client", "tp", "fp", "fn", "tn")}
+        for before, trace in judged:
+            wrong = self._labels(trace.client, before) != self.clean[trace.client]
+            (tn, fp), (fn, tp) = confusion_matrix(wrong, ~trace.values["clean"].bool(), labels=[False, True]).tolist()
+            for name, count in zip(counts, (trace.client, tp, fp, fn, tn), strict=True):
+                counts[name].append(count)
+        return counts
 
     def confusion(self, clients: Clients) -> Any:
         """Counts (true class, label now) per client, (clients, C, C)."""

@@ -70,8 +70,11 @@ class Observer:
         )
 
     def resume(self, snapshot: Snapshot | None) -> None:
-        """Take up where a checkpoint left off."""
-        if snapshot is not None:
+        """Take up where a checkpoint left off; at the very beginning, note the labels as they were given."""
+        if snapshot is None:
+            given = [{"round": 0, "t": 0, "name": n, "value": v} for n, v in self.diagnostics.labels({})]
+            self.folder.append(DIAGNOSTICS, given)
+        else:
             self.before = snapshot.clients
             self.last_step = self._step(snapshot)
             rows = self.folder.rows()

@@ -107,6 +107,16 @@ def test_facts_are_json_and_note_when_labels_changed():
     json.dumps(facts)
 
 
+def test_told_samples_are_counted_against_the_truth():
+    trace = Trace(0, "train", {"clean": torch.tensor([False, False, True, True])}, None)  # wrong are #0 and #2
+    facts = dict(world().facts([({}, Ledger(traces=[trace]))], {}))
+    assert facts == {"sample_detection": {"client": [0], "tp": [1], "fp": [1], "fn": [1], "tn": [1]}}
+
+
+def test_given_labels_can_be_noted():
+    assert dict(world().labels({}))["per_client_noise"] == [0.5, 0.0]
+
+
 def test_without_a_truth_nothing_is_scored():
     known = world()
     blind = Diagnostics(

@@ -1,0 +1,60 @@
+"""FedNoRo's table 3 from a run's records: how well mixtures with many seeds find the noisy clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fnll.diagnostics import detection
+from fnll.errors import UserError
+from fnll.files import read_json
+from fnll.methods.fednoro_detection import Covariance, noisy_rows
+from fnll.records import DIAGNOSTICS
+from fnll.report.folders import read_lines
+
+SEEDS = range(10_000)  # as many as in the paper: about a minute of one core
+
+
+class Rates(NamedTuple):
+    """Means over repetitions; a repetition that finds nobody has precision 0."""
+
+    recall: float
+    precision: float
+    matching: float  # MR: the share of repetitions that find exactly the noisy clients
+
+
+def rates(truth: AbstractSet[int], found: Iterable[AbstractSet[int]]) -> Rates:
+    """Re, Pr and MR of several answers to the same question (T16)."""
+    scores = [detection(set(truth), set(answer)) for answer in found]
+    names = ("detect/recall", "detect/precision", "detect/exact")
+    return Rates(*(float(np.mean([score[name] for score in scores])) for name in names))
+
+
+def repeat_detection(
+    indicator: Sequence[Sequence[float] | None] | Tensor,
+    truth: AbstractSet[int],
+    seeds: Iterable[int] = SEEDS,
+    covariance: Covariance = "full",
+) -> Rates:
+    """One mixture per seed over an indicator table, a row per client; clients without data have no row (None)."""
+    known = [k for k, row in enumerate(indicator) if row is not None]
+    table = torch.stack([torch.as_tensor(indicator[k], dtype=torch.float64) for k in known])
+    answers = (noisy_rows(table, "paper", covariance, seed) for seed in seeds)
+    return rates(truth, [{known[row] for row in rows} for rows in answers])
+
+
+def table3(run: Path, seeds: Iterable[int] = SEEDS) -> Rates:
+    """The row of table 3 that belongs to the run in folder `run`, against the clients that hold a wrong label."""
+    recorded = [row["value"] for row in read_lines(run, DIAGNOSTICS) if row["name"] == "indicator"]
+    if not recorded:
+        raise UserError(f"run {run.name} recorded no indicator; only FedNoRo does, once its warm-up is over")
+    realised = read_json(run / "manifest.json")["realised"]
+    if None in realised:
+        raise UserError(f"run {run.name}: nobody knows the true labels of its data set, so nothing can be scored")
+    return repeat_detection(recorded[-1], {k for k, level in enumerate(realised) if level > 0}, seeds)
