@@ -137,11 +137,35 @@ def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
     )
     if unknown:
         key = unknown["key"]
-        return UserError(f"there is no setting called {key!r}; {nearest(key, _known_keys(key))}")
+        return _elsewhere(key, error, config_dirs) or UserError(
+            f"there is no setting called {key!r}; {nearest(key, _known_keys(key))}"
+        )
     value = re.search(r"Missing mandatory value: (?P<key>\S+)", text)
     if value:
-        return UserError(f"{value['key']} has no value; type {value['key']}=...")
+        full = getattr(error, "full_key", None) or value["key"]
+        return UserError(f"{full} has no value; type {full}=...")
     return UserError(re.sub(r"\s*\n\s*", " ", text).strip())
+
+
+def _elsewhere(key: str, error: Exception, config_dirs: Sequence[Path]) -> UserError | None:
+    """The message about a setting that other choices of its group have, but not the one that was made."""
+    group, _, setting = key.partition(".")
+    choices = options(group, config_dirs) if group in GROUPS else {}
+    having = [name for name, path in choices.items() if key in _leaves(_inherited(path), f"{group}.")]
+    if not having:
+        return None
+    node = getattr(error.__cause__, "parent_node", None)  # the group's own node, where the setting was looked for
+    target = node.get("_target_") if isinstance(node, DictConfig) else None
+    chosen = [name for name, path in choices.items() if target and _inherited(path).get("_target_") == target]
+    subject = f"{group}={chosen[0]}" if len(chosen) == 1 else f"the chosen {group}"
+    return UserError(f"{subject} has no setting {setting!r}; these choices of {group} have it: {', '.join(having)}")
+
+
+def _inherited(path: Path) -> dict[str, Any]:
+    """A choice's settings with those of the choices it starts from."""
+    own = yaml.safe_load(path.read_text()) or {}
+    bases = [path.with_name(f"{base}.yaml") for base in own.get("defaults", []) if isinstance(base, str)]
+    return {key: value for base in bases if base.exists() for key, value in _inherited(base).items()} | own
 
 
 def _known_keys(key: str) -> list[str]:

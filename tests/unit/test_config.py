@@ -1,0 +1,30 @@
+"""From words to a config: mistakes in plain words."""
+
+from __future__ import annotations
+
+import pytest
+
+from fnll.config import compose
+from fnll.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("partition.per_client=3", r"partition=iid has no setting 'per_client'; .* shards, shards_official$"),
+        ("noise.annotator.width=4", r"noise=rho_tau has no setting 'annotator\.width'; .* h_idn, h_idn_official$"),
+        ("partition.per_clients=3", r"no setting called 'partition\.per_clients'; did you mean partition\.per_client"),
+        ("roundz=3", r"no setting called 'roundz'; did you mean rounds"),
+        ("noise=rho", r"there is no noise called 'rho'; did you mean"),
+    ],
+)
+def test_a_word_that_fits_nowhere_names_where_it_would(word, message):
+    with pytest.raises(UserError, match=message):
+        compose([word])
+
+
+def test_settings_of_choices_in_a_folder_of_ones_own_are_known(tmp_path):
+    (tmp_path / "noise").mkdir()
+    (tmp_path / "noise" / "mine.yaml").write_text("_target_: fnll.scenario.noise.NoNoise\nstrength: 1\n")
+    with pytest.raises(UserError, match=r"noise=rho_tau has no setting 'strength'; .* have it: mine$"):
+        compose(["noise.strength=2"], [tmp_path])
