@@ -20,6 +20,8 @@ from fnll.seeding import torch_rng
 
 Row = dict[str, Any]
 
+CONFUSION_ENTRIES = 100_000  # counts written each time labels change; a record is not a data set
+
 
 class Diagnostics:
     """Scores what one run's clients and server told, against the truth."""
@@ -75,13 +77,13 @@ class Diagnostics:
         return counts
 
     def confusion(self, clients: Clients) -> Any:
-        """Counts (true class, label now) per client, (clients, C, C)."""
+        """Counts (true class, label now) per client, (clients, C, C); only their sum, (1, C, C), if that is too much."""
         assert self.clean is not None
         classes = range(self.scenario.num_classes)
-        return [
-            confusion_matrix(true, self._labels(k, clients), labels=classes).tolist() if len(true) else []
-            for k, true in enumerate(self.clean)
-        ]
+        pairs = [(true, self._labels(k, clients)) for k, true in enumerate(self.clean)]
+        if len(pairs) * len(classes) ** 2 > CONFUSION_ENTRIES:
+            pairs = [(torch.cat([true for true, _ in pairs]), torch.cat([now for _, now in pairs]))]
+        return [confusion_matrix(true, now, labels=classes).tolist() if len(true) else [] for true, now in pairs]
 
     @torch.inference_mode()
     def memorisation(self, model: nn.Module) -> Row:

@@ -117,6 +117,11 @@ def test_given_labels_can_be_noted():
     assert dict(world().labels({}))["per_client_noise"] == [0.5, 0.0]
 
 
+def test_confusion_is_summed_where_one_per_client_would_be_too_much(monkeypatch):
+    monkeypatch.setattr("fnll.diagnostics.CONFUSION_ENTRIES", 7)
+    assert world().confusion({}) == [[[3, 1], [1, 3]]]
+
+
 def test_without_a_truth_nothing_is_scored():
     known = world()
     blind = Diagnostics(
