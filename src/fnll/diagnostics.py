@@ -77,7 +77,7 @@ class Diagnostics:
         return counts
 
     def confusion(self, clients: Clients) -> Any:
-        """Counts (true class, label now) per client, (clients, C, C); only their sum, (1, C, C), if that is too much."""
+        """Counts (true class, label now) per client, (clients, C, C); their sum, (1, C, C), if that is too much."""
         assert self.clean is not None
         classes = range(self.scenario.num_classes)
         pairs = [(true, self._labels(k, clients)) for k, true in enumerate(self.clean)]
