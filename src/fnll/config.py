@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Sequence
@@ -23,7 +24,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fnll.errors import UserError, nearest
 
+log = logging.getLogger(__name__)
+
 CONFIG_NAME = "run"
+PAPER = "preset=paper"
 ENTRY_POINTS = "fnll.configs"
 GROUPS = (
     "scenario",
@@ -102,12 +106,26 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> 
         [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in config_dirs)}]"] if config_dirs else []
     )
     GlobalHydra.instance().clear()
+    overrides = named_preset(overrides, config_dirs)
     try:
         with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
             cfg = hydra_compose(CONFIG_NAME, overrides=[*overrides, *search], return_hydra_config=True)
             return request_of(cfg, tuple(overrides), config_dirs)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, config_dirs) from None
+
+
+def named_preset(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[str]:
+    """Put the preset of the chosen method and data set in the place of `preset=paper`."""
+    rest = [word for word in words if word != PAPER]
+    if len(rest) == len(words):
+        return rest
+    choices = compose([word for word in rest if "=" in word and not word.startswith("-")], config_dirs).choices
+    name = f"{choices['method']}_{choices['dataset']}"
+    if name in options("preset", config_dirs):
+        return [*rest, f"preset={name}"]
+    log.warning("no paper has settings for method=%(method)s on dataset=%(dataset)s; the shared ones are used", choices)
+    return rest
 
 
 def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config_dirs: Sequence[Path] = ()) -> Request:

@@ -28,3 +28,17 @@ def test_settings_of_choices_in_a_folder_of_ones_own_are_known(tmp_path):
     (tmp_path / "noise" / "mine.yaml").write_text("_target_: fnll.scenario.noise.NoNoise\nstrength: 1\n")
     with pytest.raises(UserError, match=r"noise=rho_tau has no setting 'strength'; .* have it: mine$"):
         compose(["noise.strength=2"], [tmp_path])
+
+
+def test_preset_paper_is_the_preset_of_method_and_data_set():
+    request = compose(["preset=paper", "dataset=cifar10", "method=fedcorr"])
+    assert request.choices["preset"] == "fedcorr_cifar10"
+    assert request.cfg.protocol == "paper"
+    assert request.cfg.local.lr == 0.03
+    assert request.cfg == compose(["preset=fedcorr_cifar10", "dataset=cifar10", "method=fedcorr"]).cfg
+
+
+def test_preset_paper_stays_shared_where_no_paper_has_settings(caplog):
+    request = compose(["preset=paper", "dataset=digits", "method=fedprox"])
+    assert request.cfg.protocol == "shared"
+    assert "no paper has settings for method=fedprox on dataset=digits" in caplog.text

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from fnll.config import CONFIG_NAME, config_dir, explain, options, request_of
+from fnll.config import CONFIG_NAME, config_dir, explain, named_preset, options, request_of
 from fnll.display import RunBar, verdict
 from fnll.errors import UserError
 from fnll.experiment import prepare
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
             return None
 
     before = sys.argv
-    sys.argv = ["fnll run", *argv]
+    sys.argv = ["fnll run", *named_preset(argv, extra)]
     try:
         options("method", extra)
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(task)()
