@@ -68,6 +68,8 @@ class RunFolder:
         except OSError:
             self.close()
             raise BusyError(f"run {self.run_id} is being computed by another process; wait for it to end") from None
+        for left in self.path.glob(".*.*"):  # by a process that was killed in `write_atomic`
+            left.unlink()
 
     def close(self) -> None:
         if self._lock is not None:

@@ -53,7 +53,7 @@ def _content(folder: Path) -> dict[str, Any]:
         "summary": untimed(json.loads((folder / "summary.json").read_text())),
         "metrics": [untimed(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()],
         "weights": (folder / "weights.safetensors").read_bytes(),
-        "marks": sorted(path.name for path in folder.glob("*.json")),
+        "files": sorted(path.name for path in folder.iterdir()),
     }
 
 

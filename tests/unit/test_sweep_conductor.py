@@ -33,6 +33,7 @@ class Script:
     """A launcher that answers each submission of a job with the next events of that job's script."""
 
     patience = 10.0
+    manner = "by a script"
 
     def __init__(self, clock: Clock, room: int, script: dict[Job, list[list[Event]]]) -> None:
         self.clock, self.room, self.script = clock, room, script

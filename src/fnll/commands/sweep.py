@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     check_store(runs_dir)
     started = time.monotonic()
     with _sigterm_is_ctrl_c(), closing(launcher_of(grid.settings, jobs, args.jobs, runs_dir)) as launcher:
-        console.print(f"{len(jobs)} runs, {launcher.room} at a time, in {runs_dir}", soft_wrap=True, markup=False)
+        console.print(f"{len(jobs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
         with (Terminal if console.is_terminal else Plain)(console, len(jobs)) as display:
             outcomes = Conductor(launcher, display).run(jobs)
     for line in summarise(outcomes, time.monotonic() - started):

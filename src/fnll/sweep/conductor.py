@@ -19,6 +19,7 @@ class Launcher(Protocol):
     """Does runs somewhere."""
 
     room: int  # runs that it takes at a time
+    manner: str  # how it does them, for a person
     patience: float  # seconds after which a run that is busy elsewhere is asked for again
 
     def submit(self, jobs: Sequence[Job]) -> None: ...

@@ -49,6 +49,7 @@ class Local:
 
     def __init__(self, room: int, *, spare_core: bool) -> None:
         self.room, self.spare_core = room, spare_core
+        self.manner = f"{room} at a time"
         self._idle: list[Worker] = []
         self._busy: dict[Worker, Job] = {}
         warm_up()

@@ -23,7 +23,7 @@ class Ray:
         address, num_cpus, num_gpus = settings["address"], settings["num_cpus"], settings["num_gpus"]
         require_positive("sweep.ray.num_cpus", num_cpus, "cores that Ray sets aside for each run")
         require_at_least("sweep.ray.num_gpus", num_gpus, 0, "GPUs for each run; 0.25 lets four share one")
-        self.room = total
+        self.room, self.manner = total, "as tasks of Ray"
         self._ray, queues = _import_ray()
         self._started_ray = not self._ray.is_initialized()
         if self._started_ray:

@@ -29,7 +29,7 @@ class Submitit:
         parameters = dict(settings)
         cluster, self.at_a_time = parameters.pop("cluster"), parameters.pop("runs_per_job")
         require_integer("sweep.submitit.runs_per_job", self.at_a_time, 1, "runs that one job does in a row")
-        self.room = total
+        self.room, self.manner = total, f"as jobs of submitit ({cluster})"
         self.folder = (runs_dir / FOLDER).resolve()
         try:
             self.executor = _import_submitit().AutoExecutor(folder=self.folder, cluster=cluster)
