@@ -123,7 +123,7 @@ def test_an_iteration_on_a_table(make, world):
     assert same(snapshot.clients[5].labels, world.scenario.labels[world.scenario.shards[5]])
     assert all(snapshot.clients[k].labels is None for k in (1, 3, 4))
     assert ledger.records["noisy_clients"] == [0, 2, 5]
-    found = {trace.client: trace.values["noisy_samples"].nonzero().flatten().tolist() for trace in ledger.traces}
+    found = {trace.client: (~trace.values["clean"]).nonzero().flatten().tolist() for trace in ledger.traces}
     assert found == {0: [1, 3, 5, 11], 2: [], 5: [11]}  # for figure 7, and for the evaluator's eyes only
 
 
@@ -607,7 +607,7 @@ def test_a_run_writes_what_the_papers_figures_need(tmp_path, capsys):
     for fact in facts:
         by_name.setdefault(fact["name"], []).append(fact["value"])
     assert [len(by_name[name]) for name in ("lid", "cumulative_lid", "lid_gmm", "noise_levels")] == [2] * 4  # fig. 3, 6
-    assert min(len(by_name[name]) for name in ("per_client_noise", "confusion")) >= 2  # figures 7 and 8
+    assert min(len(by_name[name]) for name in ("per_client_noise", "confusion", "sample_detection")) >= 2  # 7, 8
     assert all(len(value) == 6 for value in by_name["lid"] + by_name["cumulative_lid"] + by_name["noise_levels"])
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows] == ["preprocessing"] * 4 + ["finetuning"] * 2 + ["usual"] * 2

@@ -289,7 +289,7 @@ class FedCorr(FedAvg):
         assert isinstance(losses, Tensor)
         noisy = noisy_samples(losses, derive(client.seed, "gmm"))
         level = float(noisy.double().mean())
-        verdict = Update(report={"level": level}, trace={"noisy_samples": noisy})
+        verdict = Update(report={"level": level}, trace={"clean": ~noisy})
         if weights is None:
             return verdict
         logits = predict(self.net.load(weights).to(client.device), client, self.eval_augment)
