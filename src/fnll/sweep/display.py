@@ -7,10 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
@@ -134,46 +133,49 @@ class Terminal(Plain):
 
     def __init__(self, console: Console, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, total, clock)
-        self.runs, self.whole = (
-            Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[count]}", justify="right"),
-                TextColumn("{task.fields[note]}"),
-                TextColumn("{task.fields[left]}"),
-                console=console,
-            )
-            for _ in range(2)
+        columns = [TextColumn(f"{{task.fields[{name}]}}") for name in ("count", "note", "left")]
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            *columns,
+            console=console,
+            auto_refresh=False,
+            transient=True,
         )
-        self.live = Live(Group(self.runs, self.whole), console=console, auto_refresh=False, transient=True)
-        self.rows: dict[Job, TaskID] = {}
-        self.total_row = self.whole.add_task("all runs", total=1.0, count="", note="", left="")
+        self.rows: dict[Job | None, TaskID] = {}  # None is the whole sweep
 
     def __enter__(self) -> Self:
-        self.live.start()
+        self.bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.live.stop()
+        self.bars.stop()
 
     def tick(self) -> None:
         tally, now = self.tally, self.clock()
-        for job in [job for job in self.rows if job not in tally.running]:
-            self.runs.remove_task(self.rows.pop(job))
+        gone = [job for job in self.rows if job is not None and job not in tally.running]
+        if gone or any(job not in self.rows for job in tally.running):
+            gone.append(None)  # to be drawn again below the others
+        for job in gone:
+            if job in self.rows:
+                self.bars.remove_task(self.rows.pop(job))
         for job, course in tally.running.items():
-            if job not in self.rows:
-                self.rows[job] = self.runs.add_task(escape(str(job)), total=1.0, count="", note="", left="")
-            note = "" if course.accuracy is None else f"{course.accuracy:.1%}"
-            count, left = f"{course.round}/{course.rounds}", time_left(course.left(now))
-            self.runs.update(self.rows[job], completed=course.share, count=count, note=note, left=left)
+            accuracy = "" if course.accuracy is None else f"{course.accuracy:.1%}"
+            self._draw(job, course.share, f"{course.round}/{course.rounds}", accuracy, course.left(now))
         failed = f"{tally.ended[Kind.FAILED]} failed" if tally.ended[Kind.FAILED] else ""
         waiting = f"{len(tally.postponed)} busy elsewhere" if tally.postponed else ""
         note = "  ".join(text for text in (failed, waiting) if text)
-        count, left = f"{tally.done}/{tally.total}", time_left(tally.left())
-        self.whole.update(self.total_row, completed=tally.share, count=count, note=note, left=left)
-        self.live.refresh()
+        self._draw(None, tally.share, f"{tally.done}/{tally.total}", note, tally.left())
+        self.bars.refresh()
+
+    def _draw(self, job: Job | None, share: float, count: str, note: str, left: float | None) -> None:
+        fields: dict[str, Any] = {"count": count, "note": note, "left": time_left(left)}
+        if job not in self.rows:
+            name = escape(str(job)) if job else "all runs"
+            self.rows[job] = self.bars.add_task(name, total=1.0, **fields)
+        self.bars.update(self.rows[job], completed=share, **fields)
 
 
 def summarise(outcomes: Mapping[Job, Outcome], seconds: float) -> list[str]:
