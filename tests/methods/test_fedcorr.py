@@ -390,11 +390,11 @@ def test_stage_2_trains_clients_up_to_kappa(make, world):
     ("relabel_set", "expected"), [("above_clean_level", [2, 3, 5]), ("last_noisy_clients", [1, 2, 5])]
 )
 def test_switch_stage2_relabel_set(make, world, relabel_set, expected):
-    """Client 1 was called noisy with a level below κ; client 3's level is above κ although it was not called noisy."""
+    """Client 1 was called noisy with a level below κ; client 3 was not, with one above κ; client 4 is at κ: clean."""
     executor, clients = Recording(world.scenario), {}
     method = make(passes=0, finetune=2, stage2_relabel_set=relabel_set)
     fed = federation(world, t=1, executor=executor, clients=clients)
-    state = method.round(state_with(method, [0.0, 0.05, 0.3, 0.5, 0.0, 1.0], noisy=(1, 2, 5)), fed)
+    state = method.round(state_with(method, [0.0, 0.05, 0.3, 0.5, 0.1, 1.0], noisy=(1, 2, 5)), fed)
     calls = executor.seen[1]
     assert [(call.name, call.client) for call, _ in calls] == [("relabel", k) for k in expected]
     assert all(call.message["weights"] is state.weights for call, _ in calls)  # the model after the last round
