@@ -45,7 +45,7 @@ def watch(method: Any, world: TinyWorld, rounds: int = 8, cohort: int = 3) -> li
 def test_stages_detection_and_records() -> None:
     world = TinyWorld("noisy")
     rows = watch(make(world, warmup=12, ramp_begin=12), world, rounds=16)
-    assert [ledger.records["stage"] for _, ledger in rows] == ["warmup"] * 12 + ["robust"] * 4
+    assert [ledger.records["stage"] for _, ledger in rows] == ["warm-up"] * 12 + ["robust"] * 4
     assert [snapshot.state.noisy for snapshot, _ in rows] == [None] * 12 + [frozenset({0, 1, 2})] * 4
     assert [i for i, (_, ledger) in enumerate(rows) if "noisy_clients" in ledger.records] == [12]
     facts = plain(rows[12][1].records)

@@ -1,6 +1,7 @@
 """DaAgg; `Tn` are the vectors that were computed by hand from the paper."""
 
 import logging
+import math
 
 import pytest
 import torch
@@ -43,6 +44,14 @@ def test_distance_aware_aggregate() -> None:  # T12
     result = mean([W1, W2, W3], distance_aware([W1, W2, W3], SIZES, {1, 2}, "official"))
     assert result["a"].tolist() == pytest.approx([0.824031, 1.450706], abs=1e-6)
     assert result["b"].item() == pytest.approx(3.296125, abs=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["paper", "official"])
+def test_the_nearest_clean_model_counts(variant: str) -> None:
+    """Clean models at 0 and 10; noisy ones at 1 and 14 are 1 and 4 away from the nearest."""
+    models = [{"w": torch.tensor([value])} for value in (0.0, 10.0, 1.0, 14.0)]
+    parts = fednoro_aggregation.discounted(models, [1, 2, 1, 1], {2, 3}, variant)
+    assert parts == pytest.approx([1, 2, math.exp(-1 / 4), math.exp(-1)])
 
 
 def test_what_the_two_distances_count() -> None:

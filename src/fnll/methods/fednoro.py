@@ -105,7 +105,7 @@ class FedNoRo(FedAvg):
         if state.noisy is None and fed.t >= self.warmup:
             state = replace(state, noisy=self.detect(state, fed))
         if state.noisy is None:
-            fed.record(stage="warmup")
+            fed.record(stage="warm-up")
             return super().round(state, fed)
         cohort = self.select(state, fed)
         noisy = [k in state.noisy for k in cohort]
