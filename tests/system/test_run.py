@@ -174,6 +174,9 @@ def interrupt(tmp_path, after: int, *overrides: str) -> Experiment:
         def finish(self, summary):
             pass
 
+        def abort(self):
+            pass
+
     one = experiment(tmp_path, *overrides)
     with pytest.raises(PowerCutError):
         execute(one, [PowerCut()])
