@@ -155,7 +155,7 @@ class Terminal(Plain):
 
     def tick(self) -> None:
         tally, now = self.tally, self.clock()
-        gone = [job for job in self.rows if job is not None and job not in tally.running]
+        gone: list[Job | None] = [job for job in self.rows if job is not None and job not in tally.running]
         if gone or any(job not in self.rows for job in tally.running):
             gone.append(None)  # to be drawn again below the others
         for job in gone:
