@@ -123,7 +123,7 @@ def named_preset(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list
     choices = compose([word for word in rest if "=" in word and not word.startswith("-")], config_dirs).choices
     name = f"{choices['method']}_{choices['dataset']}"
     if name in options("preset", config_dirs):
-        return [*rest, f"preset={name}"]
+        return [f"preset={name}" if word == PAPER else word for word in words]  # in its place: options may follow
     log.warning("no paper has settings for method=%(method)s on dataset=%(dataset)s; the shared ones are used", choices)
     return rest
 
