@@ -147,7 +147,9 @@ def _stepper(module: Classifier, device: torch.device) -> tuple[Callable[[Batch,
             loss = module.training_step(batch, index)
             if loss is None:
                 return
-            optimizer.zero_grad()
+            for group in optimizer.param_groups:  # as zero_grad() does, without the 10 µs of its profiler hooks
+                for parameter in group["params"]:
+                    parameter.grad = None
             loss.backward()
             if spec.clip_norm is not None:
                 nn.utils.clip_grad_norm_(module.net.parameters(), spec.clip_norm)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fnll.allocator import keep_freed_memory
 from fnll.images import Images, Transform
 from fnll.seeding import derive, torch_rng
 from fnll.weights import Weights
@@ -97,6 +98,7 @@ class Client:
 
         The last batch of an epoch may be smaller; nothing is dropped.
         """
+        keep_freed_memory()  # the next epoch's images are as many as this one's
         step = 0
         at_once = size * max(1, min(AUGMENT_AT_ONCE, AUGMENT_BYTES // (4 * math.prod(self.data.images.shape))) // size)
         for epoch in range(epochs):
@@ -104,15 +106,16 @@ class Client:
             for start in range(0, len(self), at_once):
                 rows, following = order[start : start + at_once], order[start + at_once : start + 2 * at_once]
                 pixels = self.data.take(rows, self.device)
-                self.data.images.prefetch(self.data.index[following])  # a streaming store decodes while we train
+                if len(following):
+                    self.data.images.prefetch(self.data.index[following])  # a streaming store decodes while we train
                 drawn = [
                     self.data.transform.augmented(pixels, self.generator("augment", *path, epoch, start, view))
                     for view in range(views)
                 ]
                 labels = self.data.y[rows].to(self.device)
-                for i in range(0, len(rows), size):
-                    cut = slice(i, i + size)
-                    yield Batch(tuple(view[cut] for view in drawn), labels[cut], rows[cut], epoch, step)
+                parts = zip(*(view.split(size) for view in drawn), strict=True)  # one call each, not one per step
+                for seen, y, index in zip(parts, labels.split(size), rows.split(size), strict=True):
+                    yield Batch(seen, y, index, epoch, step)
                     step += 1
 
     def scan(self, size: int = 512, *path: int | str, augment: bool = False) -> Iterator[Batch]:
