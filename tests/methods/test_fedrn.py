@@ -218,6 +218,7 @@ def test_training_sees_the_clean_set_and_accuracy_all_samples() -> None:
     assert update.trace["clean"].tolist() == SAYS_0
     assert update.report["accuracy"] == pytest.approx(4 / 6)  # trained on class 0 only, judged on all six
     assert update.weights["head.weight"][0] > 0
+    assert update.size == 6  # equation 1: its weight in the aggregate is that of all its data
     assert update.memory["net"] is update.weights
 
 

@@ -231,7 +231,7 @@ class FedRN(FedAvg):
         accuracy = float((logits.argmax(1) == whole.data.y).double().mean())
         shape = whole.data.transform.shape(whole.data.images.shape)
         report: dict[str, Tensor | float] = {"accuracy": accuracy, "output": self.answer(net, module.seed, shape)}
-        return Update(weights, report=report, trace={"clean": module.keep})
+        return Update(weights, report=report, trace={"clean": module.keep}, size=len(whole))
 
     def clean_set(self, client: Client, own: Weights, peers: Sequence[Weights], shares: Sequence[float]) -> Tensor:
         """S_c (equation 8) as a mask; the auxiliary set that tunes the neighbours' heads is equation 9."""
