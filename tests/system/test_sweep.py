@@ -303,6 +303,15 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_store(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_a_report_in_the_end(six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep(six, *SIX, "--report", str(tmp_path / "report"))
+    out = capsys.readouterr().out
+    assert "fedprox" in out
+    assert str(tmp_path / "report" / "report.html") in out
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+@pytest.mark.slow
 def test_submitit_gives_the_same_store(six: Path, tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     store = tmp_path / "runs"
