@@ -35,6 +35,7 @@ COMMANDS = {
     "methods": Command("the installed methods, their papers and what they are given", "fnll.commands.methods"),
     "scene": Command("show a scenario: clients, sizes, classes, noise, fingerprint", "fnll.commands.scene"),
     "dashboard": Command("the W&B workspace as code; printed when offline", "fnll.commands.dashboard"),
+    "bench": Command("how fast: phases of a round, and ratios to bare PyTorch", "fnll.commands.bench"),
     "new": Command("start a method of your own: fnll new method NAME", "fnll.commands.new"),
     "check": Command("test a method against the rules of a fair comparison", "fnll.commands.check"),
 }

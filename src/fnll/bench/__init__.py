@@ -1,0 +1,34 @@
+"""`fnll bench`: where the time goes, and how far that is from bare PyTorch. docs/speed.md says how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from fnll.bench.result import Result
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A set of measurements that belong together: its module has `measure(words, repeat) -> Result`."""
+
+    summary: str
+    module: str
+    repeat: int  # how often, unless asked otherwise
+
+    def __call__(self, words: Sequence[str], repeat: int | None = None) -> Result:
+        measure: Callable[[Sequence[str], int], Result] = import_module(self.module).measure
+        return measure(words, self.repeat if repeat is None else repeat)
+
+
+SUITES = {
+    "phases": Suite("where the time of a round goes, for any model and method", "fnll.bench.phases", 3),
+    "train": Suite("local training: serial and pool against bare loops", "fnll.bench.train", 5),
+    "round": Suite("a whole FedAvg round, evaluation included", "fnll.bench.rounds", 3),
+    "cohort": Suite("vectorised training of small networks", "fnll.bench.cohort", 5),
+    "stage1": Suite("FedCorr's one-client rounds, evaluated after each", "fnll.bench.stage1", 3),
+    "lid": Suite("local intrinsic dimensionality against numpy", "fnll.bench.dimension", 5),
+    "memory": Suite("peak memory and checkpoints against the number of clients", "fnll.bench.memory", 1),
+    "grid": Suite("twenty runs, one or two at a time", "fnll.bench.grid", 1),
+}

@@ -1,0 +1,76 @@
+"""Where the time of a round goes, for any model and method, next to what bare loops over the same batches take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fnll.bench.bare import Processes, loop, ready_made
+from fnll.bench.clock import Clock, instrumented
+from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
+from fnll.bench.result import Claim, Result, faster
+from fnll.bench.worlds import clients_of, experiment_of, first_calls, local_of, observed
+from fnll.errors import UserError
+from fnll.executors.numerics import usable_cores
+from fnll.experiment import Experiment
+from fnll.federation import federate
+from fnll.observer import Observer
+
+PHASES = ("data", "step", "copy", "aggregate", "evaluate", "method", "logging")
+HERE = ("serial", "cohort")  # executors that do clients' work in this process, where it can be seen
+
+
+def measure(words: Sequence[str], repeat: int) -> Result:
+    """One round to warm up and `repeat` rounds of the experiment that `words` describe, evaluated after every step."""
+    experiment = experiment_of((*words, "eval_every=1"))
+    if experiment.request.choices["executor"] not in HERE:
+        experiment = experiment_of((*words, "eval_every=1", "executor=serial"))
+    spec, cores, clock = local_of(experiment), usable_cores(), Clock()
+    clients = clients_of(experiment, first_calls(experiment))
+    batches = ready_made(clients, spec)
+    bare, processes, stages = "bare loop", f"a bare process on each of {cores} cores", set[str]()
+    with (
+        Processes(experiment.net, spec, clients * cores, cores) as side_by_side,
+        deterministic("warn"),
+        instrumented(clock),
+        observed(experiment, overlap=False) as observer,
+    ):
+        one_round = _rounds(experiment, observer, clock, stages)
+        one_round(Stopwatch())
+        clock.seconds.clear()
+        variants: dict[str, Variant] = {
+            "round": one_round,
+            bare: lambda watch: loop(experiment.net, spec, batches, watch),
+            processes: side_by_side,
+        }
+        timings = take_turns(variants, repeat)
+    claims = tuple(
+        Claim(f"round / {yardstick}", faster(timings, "round", yardstick)) for yardstick in (bare, processes)
+    )
+    facts = {
+        "method": experiment.request.name,
+        **{group: experiment.request.choices[group] for group in ("model", "dataset", "executor")},
+        "stages": sorted(stages),
+        "seconds_per_round": {name: clock.seconds[name] / repeat for name in PHASES},
+        "samples_per_round": sum(timings["round"].samples) / repeat,
+    }
+    return Result("phases", tuple(words), timings, claims, facts)
+
+
+def _rounds(experiment: Experiment, observer: Observer, clock: Clock, stages: set[str]) -> Variant:
+    """A variant that does the next round each time: the method's part, then evaluation and records."""
+    executor = experiment.executor()
+    rounds = federate(experiment.method, executor, experiment.world, budget=experiment.budget, seed=experiment.cfg.seed)
+
+    def variant(watch: Stopwatch) -> int:
+        before = clock.trained
+        with watch:
+            with clock.phase("method"):
+                step = next(rounds, None)
+            if step is None:
+                raise UserError(f"rounds={experiment.cfg.rounds} are over before the measurement is; type more rounds")
+            with clock.phase("logging"):
+                observer.see(*step)
+        stages.add(str(step[1].records.get("stage", "train")))
+        return clock.trained - before
+
+    return variant

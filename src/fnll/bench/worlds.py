@@ -1,0 +1,131 @@
+"""What is measured: experiments on images whose content does not matter, and the calls of one round of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from fnll.checkpoint import Checkpoints
+from fnll.config import compose
+from fnll.errors import UserError
+from fnll.experiment import Experiment, check_settings, device_of, made, scenario_of
+from fnll.federation import Executor, federate
+from fnll.images import Augmentation, HorizontalFlip, InMemory, RandomCrop, Transform
+from fnll.local import LocalSpec
+from fnll.observer import Observer
+from fnll.records import RunFolder
+from fnll.scenario.scenario import Dataset
+from fnll.seeding import numpy_rng
+from fnll.types import CPU, Call, Client, Update
+
+AUGMENTED = 16  # pixels: images at least this wide are cropped and flipped, as the papers do with CIFAR's
+
+LENET = (
+    "model=lenet5", "dataset=synthetic", "dataset.size=32", "dataset.channels=3", "dataset.samples=5000",
+    "dataset.test_samples=10000", "num_clients=10", "fraction=1.0", "local.epochs=5", "local.batch_size=10",
+)  # fmt: skip
+
+
+def experiment_of(words: Sequence[str]) -> Experiment:
+    """The experiment that Hydra overrides describe; `dataset=synthetic` is drawn as plain uniform pixels.
+
+    Class structure costs nothing in training and much in preparation. Every other data set is the real one.
+    """
+    request = compose(words)
+    check_settings(request.cfg)
+    dataset = uniform_images(request.cfg.dataset) if request.choices["dataset"] == "synthetic" else None
+    return Experiment(request, *scenario_of(request.cfg, dataset), device_of(request.cfg.device))
+
+
+def uniform_images(cfg: DictConfig) -> Dataset:
+    """Random bytes with random labels, of the sizes that the synthetic data set would have."""
+    shape = (cfg.channels, cfg.size, cfg.size)
+
+    def draw(count: int, part: str) -> tuple[InMemory, Tensor]:
+        rng = numpy_rng(cfg.seed, "bench", part)
+        pixels = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
+        return InMemory(torch.from_numpy(pixels)), torch.from_numpy(rng.permutation(np.arange(count) % cfg.classes))
+
+    train, labels = draw(cfg.samples, "train")
+    test, test_labels = draw(cfg.test_samples, "test")
+    moves: tuple[Augmentation, ...] = (RandomCrop(4), HorizontalFlip()) if cfg.size >= AUGMENTED else ()
+    transform = Transform((0.5,) * cfg.channels, (0.29,) * cfg.channels, moves)
+    return Dataset("uniform", train, labels, test, test_labels, cfg.classes, transform)
+
+
+def local_of(experiment: Experiment) -> LocalSpec:
+    """How the experiment's clients train."""
+    spec: LocalSpec = made(experiment.cfg.local, "local")
+    return spec
+
+
+class _AskedError(Exception):
+    """Carries the calls of a map that nobody does."""
+
+
+@dataclass(frozen=True)
+class _Listener:
+    """An executor that only hears what it is asked for."""
+
+    exact = True
+
+    def map(self, calls: Sequence[Call]) -> list[Update]:
+        raise _AskedError(calls)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def first_calls(experiment: Experiment) -> list[Call]:
+    """What the method's server asks of its clients first: a round of training."""
+    try:
+        play(experiment, _Listener(), 1)
+    except _AskedError as asked:
+        return list(asked.args[0])
+    raise UserError(f"method={experiment.request.name} asks nothing of its clients in its first round")
+
+
+def clients_of(experiment: Experiment, calls: Sequence[Call]) -> list[Client]:
+    """The clients of `calls` as their jobs see them."""
+    return [
+        experiment.scenario.client(c.client, t=c.t, memory=c.memory, labels=c.labels, seed=c.seed, device=CPU)
+        for c in calls
+    ]
+
+
+def trained(experiment: Experiment, calls: Sequence[Call]) -> int:
+    """Samples that the clients of `calls` go through."""
+    return sum(experiment.scenario.sizes[call.client] for call in calls) * local_of(experiment).epochs
+
+
+@contextmanager
+def observed(experiment: Experiment, *, overlap: bool) -> Iterator[Observer]:
+    """An observer that writes to a folder which is gone afterwards."""
+    with TemporaryDirectory(prefix="fnll-bench-") as place:
+        folder = RunFolder(Path(place) / "run")
+        folder.open()
+        observer = Observer(experiment, folder, Checkpoints(folder.path / "checkpoint", "bench"), [], overlap)
+        try:
+            yield observer
+        finally:
+            observer.close()
+            folder.close()
+
+
+def play(experiment: Experiment, executor: Executor, count: int, observer: Observer | None = None) -> None:
+    """The first `count` rounds of an experiment, as `fnll run` does them."""
+    rounds = federate(experiment.method, executor, experiment.world, budget=experiment.budget, seed=experiment.cfg.seed)
+    for snapshot, ledger in islice(rounds, count):
+        if observer is not None:
+            observer.see(snapshot, ledger)
+    if observer is not None:
+        observer.settle()
