@@ -170,3 +170,14 @@ def test_one_number_that_is_not_finite_is_found(bad: float, place: int) -> None:
 
 def test_the_allocator_is_asked_once() -> None:
     assert keep_freed_memory() is keep_freed_memory()
+
+
+def test_filters_lie_channels_last_and_states_do_not():
+    net = Net.of(lenet5, num_classes=10, input_shape=(3, 32, 32))
+    loaded = net.load(net.fresh(0))
+    filters = [value for value in loaded.parameters() if value.ndim == 4]
+    assert len(filters) == 2
+    for value in filters:
+        assert value.is_contiguous(memory_format=torch.channels_last)
+        assert not value.is_contiguous()
+    assert all(value.is_contiguous() for value in snapshot(loaded).values())
