@@ -28,7 +28,8 @@ def test_clients_without_data_keep_their_place() -> None:
     assert repeat_detection([None, *TABLE], {3, 4}, range(3)) == (1, 1, 1)
 
 
-def write(folder: Path, realised: list[float | None], *facts: dict[str, object]) -> Path:
+def write(folder: Path, realised: list[float | None], *facts: dict[str, object], covariance: str = "full") -> Path:
+    (folder / "config.yaml").write_text(f"method: {{covariance: {covariance}}}\n")
     (folder / "manifest.json").write_text(json.dumps({"realised": realised}))
     (folder / "diagnostics.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
     return folder
@@ -38,6 +39,19 @@ def test_a_runs_records_are_enough(tmp_path: Path) -> None:
     facts = [{"name": "noisy_clients", "value": [3]}, {"name": "indicator", "value": TABLE}]
     run = write(tmp_path, [0, 0, 0.4, 0.3, 0, 0], *facts)
     assert table3(run, range(3)) == (1, 1, 1)
+
+
+def test_the_mixtures_have_the_covariance_of_the_run(tmp_path: Path) -> None:
+    """Two crossing lines, which only full covariances can tell apart."""
+    across = torch.linspace(-1, 1, 10, dtype=torch.float64)
+    table = torch.cat([torch.stack([across, across], 1), torch.stack([across, 0.1 - across], 1)]).tolist()
+    truth = [0.0] * 10 + [0.5] * 10
+    fact = {"name": "indicator", "value": table}
+    scores = {}
+    for covariance in ("full", "diag"):
+        scores[covariance] = table3(write(tmp_path, truth, fact, covariance=covariance), range(20))
+        assert scores[covariance] == repeat_detection(table, set(range(10, 20)), range(20), covariance)
+    assert scores["full"] != scores["diag"]
 
 
 def test_runs_that_cannot_be_scored(tmp_path: Path) -> None:

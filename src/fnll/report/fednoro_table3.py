@@ -16,7 +16,7 @@ from fnll.errors import UserError
 from fnll.files import read_json
 from fnll.methods.fednoro_detection import Covariance, noisy_rows
 from fnll.records import DIAGNOSTICS
-from fnll.report.folders import read_lines
+from fnll.report.folders import read_lines, read_run
 
 SEEDS = range(10_000)  # as many as in the paper: about a minute of one core
 
@@ -57,4 +57,6 @@ def table3(run: Path, seeds: Iterable[int] = SEEDS) -> Rates:
     realised = read_json(run / "manifest.json")["realised"]
     if None in realised:
         raise UserError(f"run {run.name}: nobody knows the true labels of its data set, so nothing can be scored")
-    return repeat_detection(recorded[-1], {k for k, level in enumerate(realised) if level > 0}, seeds)
+    noisy = {k for k, level in enumerate(realised) if level > 0}
+    covariance = read_run(run).config["method.covariance"]  # the mixture is the run's own, but for its seed
+    return repeat_detection(recorded[-1], noisy, seeds, covariance)
