@@ -348,6 +348,24 @@ def test_eval_augment_shows_augmented_images_to_losses_and_accuracy(augment: boo
     assert update.report["accuracy"] == right[augment]
 
 
+@pytest.mark.parametrize("size", [5, 50])
+def test_eval_batch_size_is_that_of_passes_over_the_training_data(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    forward = Network.forward
+
+    def spy(self: Network, x: Tensor) -> Tensor:
+        if not self.training:
+            seen.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(Network, "forward", spy)
+    world = TinyWorld()
+    method = made(world, eval_batch_size=size, k=0)
+    one_pass = [5, 5, 2] if size == 5 else [12]
+    method.train(client_of(world), weights=method.net.fresh(1), seed=3, shares=[1.0])
+    assert seen == [*one_pass, *one_pass, 1]  # losses under the own model, training accuracy, the noise image
+
+
 def test_the_noise_image_is_the_same_for_everyone_and_gaussian() -> None:
     shown: list[Tensor] = []
 
