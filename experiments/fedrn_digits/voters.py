@@ -1,0 +1,101 @@
+"""Who misleads FedRN? Label precision and recall of every voter, for the networks that a finished run holds.
+
+    python experiments/fedrn_digits/voters.py noise.kind=asymmetric noise.high=0.8 seed=0 runs_dir=RUNS
+
+Takes the words of `fnll run experiment=fedrn_digits method=fedrn`, computes the run unless RUNS has it, and lets all
+clients vote once more on the last checkpoint. `own`: the client's last network; `received`: its neighbours as they
+arrive; `tuned`: after their heads saw the auxiliary set, which `own` chose; `tuned on truth`: had that set been the
+rightly labelled samples; `FedRN`: the weighted vote of own and tuned. Cells are precision / recall.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+from by_noise_rate import BANDS
+from torch import Tensor
+
+from fnll.checkpoint import Checkpoints
+from fnll.config import compose
+from fnll.diagnostics import precision_recall
+from fnll.executors import Serial
+from fnll.experiment import Experiment, prepare
+from fnll.federation import Federation, Ledger, Totals
+from fnll.methods.fedrn import FedRN, NeighbourState
+from fnll.methods.fedrn_reliability import ensemble, shares
+from fnll.records import RunFolder
+from fnll.run import execute
+from fnll.types import Client
+
+
+def elections(experiment: Experiment) -> pd.DataFrame:
+    """A row per client: its noise, and what each voter would have it train on."""
+    method, scenario, truth = experiment.method, experiment.scenario, experiment.truth
+    assert isinstance(method, FedRN)
+    assert truth.labels is not None
+    folder = RunFolder(Path(experiment.cfg.runs_dir) / experiment.run_id)
+    restored = Checkpoints(folder.path / "checkpoint", folder.run_id).load(folder.lengths())
+    assert restored is not None
+    state, t = restored.snapshot.state, restored.snapshot.t
+    assert isinstance(state, NeighbourState)
+    fed = Federation(
+        experiment.world, Serial(scenario), {}, Ledger(), Totals(), experiment.budget, experiment.cfg.seed, t
+    )
+    cohort = sorted(state.locals)
+    rows = []
+    for c, panel in zip(cohort, method._panels(state, fed, cohort), strict=True):
+        client = scenario.client(c, t=t, memory={}, labels=None, seed=c, device=experiment.device)
+        right = client.data.y.cpu() == truth.labels[scenario.shards[c]]
+        peers = [method._local(state, n) for n in panel.neighbours]
+        votes = ballots(method, client, [state.locals[c], *peers], panel.scores, right)
+        rows.append({"noise": float((~right).double().mean()), **{who: (vote, right) for who, vote in votes.items()}})
+    return pd.DataFrame(rows)
+
+
+def ballots(
+    method: FedRN, client: Client, nets: Sequence[dict[str, Tensor]], scores: Sequence[float], right: Tensor
+) -> dict[str, Tensor]:
+    """What the voters call clean, as masks."""
+    own = method.posterior(method.net.load(nets[0]), client)
+    chosen = own > 0.5
+    everyone = torch.ones_like(chosen)
+    auxiliary = client.subset(chosen if chosen.any() else everyone)
+    ideal = client.subset(right if right.any() else everyone)
+    received = [method.posterior(method.net.load(peer), client) for peer in nets[1:]]
+    tuned = [method.posterior(method.tuned(peer, auxiliary), client) for peer in nets[1:]]
+    told = [method.posterior(method.tuned(peer, ideal), client) for peer in nets[1:]]
+    among = shares(scores[1:])
+    return {
+        "own": chosen,
+        "received": ensemble(torch.stack(received), among) > 0.5,
+        "tuned": ensemble(torch.stack(tuned), among) > 0.5,
+        "tuned on truth": ensemble(torch.stack(told), among) > 0.5,
+        "FedRN": ensemble(torch.stack([own, *tuned]), shares(scores)) > 0.5,
+    }
+
+
+def pooled(pairs: pd.Series) -> str:
+    """Precision / recall over all samples of some clients."""
+    votes, rights = (torch.cat(masks) for masks in zip(*pairs, strict=True))
+    return "{:.2f} / {:.2f}".format(*precision_recall(votes, rights))
+
+
+def main() -> None:
+    """Print a line per band of noise rates."""
+    logging.basicConfig(level=logging.WARNING)
+    experiment = prepare(compose(["experiment=fedrn_digits", "method=fedrn", *sys.argv[1:]]))
+    execute(experiment)
+    rows = elections(experiment)
+    bands = rows.groupby(pd.cut(rows["noise"], BANDS, include_lowest=True), observed=True)
+    voters = [name for name in rows if name != "noise"]
+    table = bands["noise"].agg(clients="count", noise="mean").join(bands[voters].agg(pooled))
+    print(table.to_string(float_format="{:.2f}".format))
+
+
+if __name__ == "__main__":
+    main()
