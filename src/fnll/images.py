@@ -62,7 +62,7 @@ class InMemory:
         return len(self.pixels)
 
     def take(self, index: Tensor) -> Tensor:
-        return self.pixels[index]
+        return self.pixels.index_select(0, index)  # whole images at once, which `[index]` does not see
 
     def prefetch(self, index: Tensor) -> None:
         pass
@@ -94,12 +94,20 @@ class RandomCrop:
 
     def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
         n, _, height, width = pixels.shape
-        p, device = self.padding, pixels.device
+        p = self.padding
         h, w = self.size or height, self.size or width
         windows = F.pad(pixels, (p, p, p, p)).unfold(2, h, 1).unfold(3, w, 1)
-        top = torch.randint(0, height + 2 * p - h + 1, (n,), generator=generator).to(device)
-        left = torch.randint(0, width + 2 * p - w + 1, (n,), generator=generator).to(device)
-        return windows[torch.arange(n, device=device), :, top, left]
+        top = torch.randint(0, height + 2 * p - h + 1, (n,), generator=generator)
+        left = torch.randint(0, width + 2 * p - w + 1, (n,), generator=generator)
+        return picked(windows, top, left)
+
+
+def picked(windows: Tensor, top: Tensor, left: Tensor) -> Tensor:
+    """Of each image (n, channels, rows, columns, h, w) its own window, (n, channels, h, w)."""
+    if windows.device.type == "cpu":  # numpy copies row by row, torch pixel by pixel, in four times the time
+        return torch.from_numpy(windows.numpy()[np.arange(len(windows)), :, top.numpy(), left.numpy()])
+    device = windows.device
+    return windows[torch.arange(len(windows), device=device), :, top.to(device), left.to(device)]
 
 
 @dataclass(frozen=True)
@@ -109,8 +117,9 @@ class HorizontalFlip:
     p: float = 0.5
 
     def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        flip = (torch.rand(len(pixels), generator=generator) < self.p).to(pixels.device)
-        return torch.where(flip[:, None, None, None], pixels.flip(3), pixels)
+        flip = torch.rand(len(pixels), generator=generator) < self.p
+        both = torch.cat([pixels, pixels.flip(3)])  # whole images are picked in a fifth of the time that `where` takes
+        return both.index_select(0, (torch.arange(len(pixels)) + len(pixels) * flip).to(pixels.device))
 
 
 @dataclass(frozen=True)
@@ -226,7 +235,7 @@ class Transform:
         """Normalised float images, nothing random."""
         mean = torch.tensor(self.mean, device=pixels.device).view(-1, 1, 1) * 255
         std = torch.tensor(self.std, device=pixels.device).view(-1, 1, 1) * 255
-        return (self._centre(pixels).to(torch.float32) - mean).div_(std)
+        return self._centre(pixels).to(torch.float32).sub_(mean).div_(std)
 
     def augmented(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
         """Normalised float images after the augmentations."""
