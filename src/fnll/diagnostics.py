@@ -7,7 +7,7 @@ here flows back to a method.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,23 @@ Row = dict[str, Any]
 CONFUSION_ENTRIES = 100_000  # counts written each time labels change; a record is not a data set
 
 
+class Round(NamedTuple):
+    """One round of a method, as the evaluator sees it."""
+
+    t: int  # rounds the method had done when it was over
+    before: Clients
+    ledger: Ledger
+    after: Clients
+
+    @property
+    def stage(self) -> str:
+        return str(self.ledger.records.get("stage", "train"))
+
+    @property
+    def relabelled(self) -> bool:
+        return any(trace.labels is not None for trace in self.ledger.traces)
+
+
 class Diagnostics:
     """Scores what one run's clients and server told, against the truth."""
 
@@ -31,32 +48,33 @@ class Diagnostics:
         self.clean = None if truth.labels is None else [truth.labels[shard] for shard in scenario.shards]
         self.probe = self._wrongly_labelled(samples)
 
-    def score(self, window: Sequence[tuple[Clients, Ledger]], clients: Clients) -> Row:
-        """Metrics of the rounds since the last evaluation: (clients before the round, its ledger), and clients now."""
+    def score(self, window: Sequence[Round]) -> Row:
+        """Metrics of the rounds since the last evaluation; of what several of them recorded, the last counts."""
         if self.clean is None:
             return {}
-        row = self._selection([(before, trace) for before, ledger in window for trace in ledger.traces])
-        row |= self._correction(clients)
-        for before, ledger in window:
-            if "noisy_clients" in ledger.records:
-                row |= detection(self.truth.noisy_clients, set(ledger.records["noisy_clients"]))
-            if "noise_levels" in ledger.records:
-                row |= self._levels(ledger.records["noise_levels"], before, clients)
+        row = self._selection([(done.before, trace) for done in window for trace in done.ledger.traces])
+        row |= self._correction(window[-1].after)
+        for done in window:
+            if "noisy_clients" in done.ledger.records:
+                row |= detection(self.truth.noisy_clients, set(done.ledger.records["noisy_clients"]))
+            if "noise_levels" in done.ledger.records:
+                row |= self._levels(done.ledger.records["noise_levels"], done.before, done.after)
         return row
 
-    def facts(self, window: Sequence[tuple[Clients, Ledger]], clients: Clients) -> list[tuple[str, Any]]:
-        """What the server recorded, in JSON's types, and the state of the labels whenever they changed."""
-        found = [
-            (name, plain(value)) for _, ledger in window for name, value in ledger.records.items() if name != "stage"
-        ]
-        if self.clean is None:
-            return found
-        if judged := [
-            (before, trace) for before, ledger in window for trace in ledger.traces if "clean" in trace.values
-        ]:
-            found.append(("sample_detection", self._samples(judged)))
-        if any(trace.labels is not None for _, ledger in window for trace in ledger.traces):
-            found += self.labels(clients)
+    def facts(self, window: Sequence[Round]) -> list[Row]:
+        """What the server recorded, in JSON's types, and the state of the labels as each stage left them.
+
+        A stage that changes labels in many rounds of one window is noted once: its last state is what figures show.
+        """
+        settled = {done.stage: done.t for done in window if done.relabelled}
+        found: list[Row] = []
+        for done in window:
+            told = [(name, plain(value)) for name, value in done.ledger.records.items() if name != "stage"]
+            if self.clean is not None:
+                judged = [trace for trace in done.ledger.traces if "clean" in trace.values]
+                told += [("sample_detection", self._samples(done.before, judged))] if judged else []
+                told += self.labels(done.after) if settled.get(done.stage) == done.t else []
+            found += [{"t": done.t, "stage": done.stage, "name": name, "value": value} for name, value in told]
         return found
 
     def labels(self, clients: Clients) -> list[tuple[str, Any]]:
@@ -65,11 +83,11 @@ class Diagnostics:
             return []
         return [("per_client_noise", plain(self._remaining(clients))), ("confusion", self.confusion(clients))]
 
-    def _samples(self, judged: list[tuple[Clients, Trace]]) -> dict[str, list[int]]:
+    def _samples(self, before: Clients, judged: list[Trace]) -> dict[str, list[int]]:
         """Per job that told clean samples from noisy ones: noisy ones found (tp), clean ones accused (fp), ..."""
         assert self.clean is not None
         counts: dict[str, list[int]] = {name: [] for name in ("client", "tp", "fp", "fn", "tn")}
-        for before, trace in judged:
+        for trace in judged:
             wrong = self._labels(trace.client, before) != self.clean[trace.client]
             (tn, fp), (fn, tp) = confusion_matrix(wrong, ~trace.values["clean"].bool(), labels=[False, True]).tolist()
             for name, count in zip(counts, (trace.client, tp, fp, fn, tn), strict=True):
@@ -152,9 +170,10 @@ class Diagnostics:
     def _levels(self, estimated: Any, before: Clients, now: Clients) -> Row:
         """Mean absolute error of estimated noise levels: of the labels they were estimated on, and of those after."""
         estimate = torch.as_tensor(np.asarray(estimated, dtype=float))
+        known = estimate.isfinite()  # a method may have no estimate for some clients
         return {
-            "levels/error": _mean((estimate - self._remaining(before)).abs()),
-            "levels/error_after": _mean((estimate - self._remaining(now)).abs()),
+            "levels/error": _mean((estimate - self._remaining(before)).abs()[known]),
+            "levels/error_after": _mean((estimate - self._remaining(now)).abs()[known]),
         }
 
 

@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fnll.checkpoint import Checkpoints
-from fnll.diagnostics import Diagnostics
+from fnll.diagnostics import Diagnostics, Round
 from fnll.evaluate import TestSet, confusion, scores
 from fnll.experiment import Experiment
 from fnll.federation import Clients, Ledger, Snapshot
@@ -50,7 +50,7 @@ class Observer:
         )
         self.validation = self._validation()
         self.diagnostics = Diagnostics(scenario, truth, samples=cfg.diagnostics_samples, device=device)
-        self.window: list[tuple[Clients, Ledger]] = []
+        self.window: list[Round] = []
         self.before: Clients = {}
         self.last_step = 0
         self.began = self.saved = time.perf_counter()
@@ -72,8 +72,9 @@ class Observer:
     def resume(self, snapshot: Snapshot | None) -> None:
         """Take up where a checkpoint left off; at the very beginning, note the labels as they were given."""
         if snapshot is None:
-            given = [{"round": 0, "t": 0, "name": n, "value": v} for n, v in self.diagnostics.labels({})]
-            self.folder.append(DIAGNOSTICS, given)
+            given = {"round": 0, "t": 0, "stage": "given"}
+            labels = [{**given, "name": name, "value": value} for name, value in self.diagnostics.labels({})]
+            self.folder.append(DIAGNOSTICS, labels)
         else:
             self.before = snapshot.clients
             self.last_step = self._step(snapshot)
@@ -82,7 +83,7 @@ class Observer:
 
     def see(self, snapshot: Snapshot, ledger: Ledger) -> None:
         """One method round is over."""
-        self.window.append((self.before, ledger))
+        self.window.append(Round(snapshot.t, self.before, ledger, snapshot.clients))
         self.before = snapshot.clients
         step = self._step(snapshot)
         if not self._due(step):
@@ -117,26 +118,20 @@ class Observer:
         crossed = step // every > self.last_step // every
         return step > self.last_step and (crossed or step > rounds - LAST)
 
-    def _observe(
-        self, snapshot: Snapshot, window: list[tuple[Clients, Ledger]], step: int, seconds: float, total: float
-    ) -> None:
+    def _observe(self, snapshot: Snapshot, window: list[Round], step: int, seconds: float, total: float) -> None:
         started = time.perf_counter()
         model = self.experiment.method.model(snapshot.state)
-        stage = [ledger.records["stage"] for _, ledger in window if "stage" in ledger.records]
-        row: dict[str, Any] = {"round": step, "stage": stage[-1] if stage else "train"}
+        row: dict[str, Any] = {"round": step, "stage": window[-1].stage}
         row |= scores(*confusion(model, self.test))
         if self.validation is not None:
             row["val/accuracy"] = scores(*confusion(model, self.validation))["test/accuracy"]
         row |= {f"comm/{name}": value for name, value in snapshot.totals._asdict().items()}
-        row |= self.diagnostics.score(window, snapshot.clients)
+        row |= self.diagnostics.score(window)
         every = self.experiment.cfg.diagnostics_every
         if every and (step % every == 0 or step == self.experiment.cfg.rounds):
             row |= self.diagnostics.memorisation(model)
         row |= {"time/round_s": seconds, "time/total_s": total, "time/eval_s": time.perf_counter() - started}
-        facts = [
-            {"round": step, "t": snapshot.t, "name": name, "value": value}
-            for name, value in self.diagnostics.facts(window, snapshot.clients)
-        ]
+        facts = [{"round": step, **fact} for fact in self.diagnostics.facts(window)]
         self.folder.append(DIAGNOSTICS, facts)
         self.folder.append(METRICS, [row])
         over = snapshot.totals.client_updates >= self.experiment.budget

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fnll.diagnostics import Diagnostics, detection, plain, precision_recall
+from fnll.diagnostics import Diagnostics, Round, detection, plain, precision_recall
 from fnll.federation import Kept, Ledger, Trace
 from fnll.images import InMemory, Transform
 from fnll.scenario.scenario import Scenario, Truth
@@ -43,11 +43,21 @@ def world():
     return Diagnostics(scenario, Truth(true, levels, levels, images, true), samples=10, device=CPU)
 
 
+def done(ledger=None, before=None, after=None, t=1):
+    """A round: what clients kept before and after it, and its ledger."""
+    return Round(t, before or {}, ledger or Ledger(), after or {})
+
+
+def relabelling(stage, *labels):
+    """The ledger of a round in which client 0 took these labels."""
+    return Ledger(traces=[Trace(0, "relabel", {}, torch.tensor(labels))], records={"stage": stage})
+
+
 def test_correction_is_split_into_fixed_broken_and_left():
     clients = {0: Kept(labels=torch.tensor([0, 1, 0, 1])), 1: Kept()}  # fixes #0, breaks #1, leaves #2
-    row = world().score([], clients)
+    row = world().score([done(after=clients)])
     assert row == {"labels/fixed": 1 / 8, "labels/broken": 1 / 8, "labels/left": 1 / 8, "labels/noise": 2 / 8}
-    assert world().score([], {}) == {}, "nothing to say before anything was corrected"
+    assert world().score([done()]) == {}, "nothing to say before anything was corrected"
 
 
 def test_selection_is_averaged_over_participations():
@@ -56,27 +66,40 @@ def test_selection_is_averaged_over_participations():
         Trace(1, "train", {"clean": torch.tensor([True, True, True, False])}, None),  # 3 of 3, 3 of 4
         Trace(1, "probe", {}, None),
     ])  # fmt: skip
-    assert world().score([({}, ledger)], {}) == {"select/precision": 0.75, "select/recall": pytest.approx(0.625)}
+    assert world().score([done(ledger)]) == {"select/precision": 0.75, "select/recall": pytest.approx(0.625)}
 
 
 def test_selection_is_judged_by_the_labels_of_that_moment():
     mended = {0: Kept(labels=torch.tensor([0, 0, 1, 1]))}
     ledger = Ledger(traces=[Trace(0, "train", {"clean": torch.ones(4, dtype=torch.bool)}, None)])
-    assert world().score([(mended, ledger)], {})["select/precision"] == 1.0
-    assert world().score([({}, ledger)], mended)["select/precision"] == 0.5
+    assert world().score([done(ledger, before=mended)])["select/precision"] == 1.0
+    assert world().score([done(ledger, after=mended)])["select/precision"] == 0.5
 
 
 def test_estimated_levels_are_compared_with_the_labels_they_were_made_from():
     now = {0: Kept(labels=torch.tensor([0, 0, 1, 1]))}
-    row = world().score([({}, Ledger(records={"noise_levels": [0.25, 0.25]}))], now)
+    row = world().score([done(Ledger(records={"noise_levels": [0.25, 0.25]}), after=now)])
     assert row["levels/error"] == pytest.approx(0.25)  # |.25 − .5|, |.25 − 0|
     assert row["levels/error_after"] == pytest.approx(0.25)  # |.25 − 0| twice
-    row = world().score([({}, Ledger(records={"noise_levels": [0.5, 0.0]}))], now)
+    row = world().score([done(Ledger(records={"noise_levels": [0.5, 0.0]}), after=now)])
     assert (row["levels/error"], row["levels/error_after"]) == (0.0, 0.25)
 
 
+def test_what_later_rounds_of_a_window_correct_does_not_count_for_an_estimate():
+    right = {0: Kept(labels=torch.tensor([0, 0, 1, 1]))}
+    estimate = done(Ledger(records={"noise_levels": [0.5, 0.0]}))
+    row = world().score([estimate, done(relabelling("late", 0, 0, 1, 1), after=right, t=2)])
+    assert (row["levels/error"], row["levels/error_after"]) == (0.0, 0.0)
+    assert row["labels/noise"] == 0.0  # but the labels are those of the window's end
+
+
+def test_clients_without_an_estimate_are_left_out_of_its_error():
+    row = world().score([done(Ledger(records={"noise_levels": [0.25, float("nan")]}))])
+    assert row["levels/error"] == pytest.approx(0.25)
+
+
 def test_detected_clients_are_scored():
-    row = world().score([({}, Ledger(records={"noisy_clients": [0]}))], {})
+    row = world().score([done(Ledger(records={"noisy_clients": [0]}))])
     assert row["detect/exact"] == 1.0
 
 
@@ -97,20 +120,41 @@ def test_facts_are_json_and_note_when_labels_changed():
         traces=[Trace(0, "relabel", {}, torch.tensor([0, 0, 1, 1]))],
         records={"stage": "x", "lid": torch.tensor([1.5, float("nan")]), "noisy_clients": {1, 0}},
     )
-    facts = world().facts([({}, ledger)], {0: Kept(labels=torch.tensor([0, 0, 1, 1]))})
-    assert facts == [
+    facts = world().facts([done(ledger, after={0: Kept(labels=torch.tensor([0, 0, 1, 1]))}, t=7)])
+    assert [(fact["name"], fact["value"]) for fact in facts] == [
         ("lid", [1.5, None]),
         ("noisy_clients", [0, 1]),
         ("per_client_noise", [0.0, 0.0]),
         ("confusion", [[[2, 0], [0, 2]], [[2, 0], [0, 2]]]),
     ]
+    assert {(fact["t"], fact["stage"]) for fact in facts} == {(7, "x")}
     json.dumps(facts)
+
+
+def test_every_stage_of_a_window_leaves_its_labels():
+    """Evaluation may be so rare that two stages end between two of them; figure 8 of FedCorr shows both."""
+    half, whole = ({0: Kept(labels=torch.tensor(labels))} for labels in ([0, 0, 0, 1], [0, 0, 1, 1]))
+    window = [
+        done(relabelling("first", 1, 0, 0, 1), t=1),  # overtaken by the next round of the same stage
+        done(relabelling("first", 0, 0, 0, 1), after=half, t=2),
+        done(Ledger(records={"stage": "second"}), before=half, after=half, t=3),  # changes nothing
+        done(relabelling("second", 0, 0, 1, 1), before=half, after=whole, t=4),
+    ]
+    told = [fact for fact in world().facts(window) if fact["name"] == "per_client_noise"]
+    assert [(fact["t"], fact["stage"], fact["value"]) for fact in told] == [
+        (2, "first", [0.25, 0.0]),
+        (4, "second", [0.0, 0.0]),
+    ]
 
 
 def test_told_samples_are_counted_against_the_truth():
     trace = Trace(0, "train", {"clean": torch.tensor([False, False, True, True])}, None)  # wrong are #0 and #2
-    facts = dict(world().facts([({}, Ledger(traces=[trace]))], {}))
-    assert facts == {"sample_detection": {"client": [0], "tp": [1], "fp": [1], "fn": [1], "tn": [1]}}
+    facts = world().facts([done(Ledger(traces=[trace])), done(Ledger(traces=[trace]), t=2)])
+    value = {"client": [0], "tp": [1], "fp": [1], "fn": [1], "tn": [1]}
+    assert [(fact["t"], fact["name"], fact["value"]) for fact in facts] == [
+        (1, "sample_detection", value),
+        (2, "sample_detection", value),
+    ]
 
 
 def test_given_labels_can_be_noted():
@@ -130,9 +174,11 @@ def test_without_a_truth_nothing_is_scored():
         samples=5,
         device=CPU,
     )
-    assert blind.score([({}, Ledger(records={"noisy_clients": [0]}))], {}) == {}
+    assert blind.score([done(Ledger(records={"noisy_clients": [0]}))]) == {}
     assert blind.memorisation(Bright()) == {}
-    assert blind.facts([({}, Ledger(records={"lid": [1.0]}))], {}) == [("lid", [1.0])]
+    assert blind.facts([done(Ledger(records={"lid": [1.0]}))]) == [
+        {"t": 1, "stage": "train", "name": "lid", "value": [1.0]}
+    ]
 
 
 def test_plain():

@@ -181,12 +181,14 @@ def test_mixed_numbers_are_pointed_out(tmp_path):
 
 def test_diagnostics_are_read_when_asked_for(tmp_path):
     facts = [
-        {"round": 1, "t": 4, "name": "lid", "value": [1.0, None]},
+        {"round": 1, "t": 4, "stage": "first", "name": "lid", "value": [1.0, None]},
         {"round": 1, "t": 4, "name": "noisy_clients", "value": [1]},
     ]
     run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
     store = load(tmp_path)
-    assert store.diagnostics("lid")[["run_id", "t", "name"]].to_numpy().tolist() == [[run_id, 4, "lid"]]
+    assert store.diagnostics("lid")[["run_id", "t", "stage", "name"]].to_numpy().tolist() == [
+        [run_id, 4, "first", "lid"]
+    ]
     assert len(store.diagnostics()) == 2
     assert store.facts(run_id, "noisy_clients")[0]["value"] == [1]
 

@@ -56,12 +56,12 @@ class Store:
         return [cell.label for cell in self.cells]
 
     def facts(self, run_id: str, name: str) -> list[dict[str, Any]]:
-        """What one run recorded under `name`, in order: `round`, `t` and `value`."""
+        """What one run recorded under `name`, in order: `round`, `t`, `stage` and `value`."""
         path = Path(str(self.runs.loc[self.runs["run_id"] == run_id, "path"].iloc[0]))
         return [fact for fact in read_lines(path, DIAGNOSTICS) if fact["name"] == name]
 
     def diagnostics(self, *names: str) -> pd.DataFrame:
-        """Recorded facts of the finished runs: run_id, method, cell, seed, round, t, name, value; all without names."""
+        """Facts of the finished runs: run_id, method, cell, seed, round, t, stage, name, value; all without names."""
         finished = self.runs[self.runs["status"] == FINISHED]
         rows = [
             {**dict(zip(KEYS, key, strict=True)), **fact}
@@ -69,7 +69,7 @@ class Store:
             for fact in read_lines(Path(path), DIAGNOSTICS)
             if not names or fact["name"] in names
         ]
-        return pd.DataFrame(rows, columns=[*KEYS, "round", "t", "name", "value"])
+        return pd.DataFrame(rows, columns=[*KEYS, "round", "t", "stage", "name", "value"])
 
 
 def load(runs_dir: Path | str) -> Store:
