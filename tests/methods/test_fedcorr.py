@@ -27,6 +27,7 @@ from fnll.methods.fedcorr_labels import candidates, lid_score, relabelled, sampl
 from fnll.methods.fedcorr_local import Mixup
 from fnll.methods.fedprox import FedProx
 from fnll.noisy import predict
+from fnll.report import figures, load
 from fnll.testing import Recording, TinyWorld, play, same
 from fnll.types import CPU, Update
 
@@ -612,3 +613,16 @@ def test_a_run_writes_what_the_papers_figures_need(tmp_path, capsys):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows] == ["preprocessing"] * 4 + ["finetuning"] * 2 + ["usual"] * 2
     assert {"detect/recall", "detect/precision", "levels/error"} <= rows[1].keys()
+
+
+def test_stages_that_end_between_two_evaluations_are_recorded_all_the_same(tmp_path, capsys):
+    """Seven clients, three a round: stage 1 ends after 14 updates, stage 2 after 17; evaluations fall at 12 and 17."""
+    small = ["dataset=synthetic", "dataset.samples=210", "num_clients=7", "model=mlp", "rounds=7", "noise.rho=0.5"]
+    stages = ["method.passes=2", "method.finetune=1", "method.clean_level=0", "fraction=0.43", "eval.overlap=false"]
+    run(["method=fedcorr", *small, *stages, f"runs_dir={tmp_path}"])
+    store = load(tmp_path)
+    run_id = store.runs["run_id"].iloc[0]
+    told = [(fact["round"], fact["t"], fact["stage"]) for fact in store.facts(run_id, "confusion")]
+    assert told == [(0, 0, "given"), (3, 7, "preprocessing"), (5, 14, "preprocessing"), (5, 15, "finetuning")]
+    rows = [ax.get_ylabel().split("\n")[0] for ax in figures.fedcorr_8(store, run_id).axes[::6]]
+    assert rows == ["given", "preprocessing", "finetuning"]

@@ -143,6 +143,86 @@ def test_fedcorr_7_shows_sample_detection_where_it_was_recorded(tmp_path):
     assert sum(bar.get_height() for bar in figure.axes[1].patches) == 22
 
 
+def fact(t, name, value, stage="preprocessing", at=1):
+    return {"round": at, "t": t, "stage": stage, "name": name, "value": value}
+
+
+def test_fedcorr_7_compares_the_estimate_with_the_labels_of_that_moment(tmp_path):
+    """Not with those that stage 2 leaves; and of several iterations in one evaluation the last is drawn."""
+    facts = [
+        fact(0, "per_client_noise", [0.9] * 20, "given", at=0),
+        fact(20, "noise_levels", [0.7] * 20),
+        fact(20, "sample_detection", {"client": [3, 7], "tp": [5, 6], "fp": [1, 0], "fn": [0, 2], "tn": [4, 4]}),
+        fact(40, "noise_levels", [0.5] * 20),
+        fact(40, "sample_detection", {"client": [3], "tp": [5], "fp": [1], "fn": [0], "tn": [4]}),
+        fact(40, "per_client_noise", [0.4] * 20),
+        fact(44, "per_client_noise", [0.01] * 20, "finetuning"),
+        fact(45, "sample_detection", {"client": [9], "tp": [1], "fp": [1], "fn": [0], "tn": [4]}, "usual"),
+    ]
+    run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
+    top, bottom = figures.fedcorr_7(load(tmp_path), run_id).axes
+    drawn = lines(top)
+    assert (drawn["estimated"][0], drawn["true, after preprocessing"][0]) == (0.5, 0.4)
+    assert [label.get_text() for label in bottom.get_xticklabels()] == ["3"]
+
+
+def test_fedcorr_6_draws_each_pass_with_its_own_mixture(tmp_path):
+    """Two passes may be over before one evaluation, which writes them under the same round."""
+    facts = []
+    for t, centre in ((20, 3.0), (40, 7.0)):
+        scores = [centre - 1] * 10 + [centre + 1 + 0.01 * i for i in range(10)]
+        gmm = {"means": [centre - 1, centre + 1], "variances": [0.01, 0.01], "weights": [0.5, 0.5]}
+        facts += [fact(t, "lid", scores), fact(t, "cumulative_lid", scores), fact(t, "lid_gmm", gmm)]
+    run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
+    cumulative = figures.fedcorr_6(load(tmp_path), run_id).axes[2:]
+    peaks = [line.get_xdata()[line.get_ydata().argmax()] for ax in cumulative for line in ax.get_lines()
+             if line.get_label() == "mixture"]  # fmt: skip
+    assert peaks == pytest.approx([2.0, 6.0], abs=0.05)
+
+
+@pytest.mark.parametrize("scores", [[2.0] * 20, [None] * 20, [None] * 19 + [1.0]])
+def test_lid_figures_of_runs_where_nothing_can_be_separated(tmp_path, scores):
+    run_id = write_run(
+        tmp_path, "fedcorr", [0.1], diagnostics=[fact(1, "lid", scores), fact(1, "cumulative_lid", scores)]
+    )
+    for figure in (figures.fedcorr_3(load(tmp_path), run_id), figures.fedcorr_6(load(tmp_path), run_id)):
+        assert "mixture" not in {label for ax in figure.axes for label in lines(ax)}
+        figures.encode(figure, "png")
+
+
+def test_fedcorr_8_of_summed_matrices_does_not_call_them_a_client(tmp_path):
+    facts = [fact(0, "confusion", [[[3, 1], [1, 3]]], "given", at=0)]
+    run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
+    assert [ax.get_title() for ax in figures.fedcorr_8(load(tmp_path), run_id).axes] == ["all clients: 25.0% wrong"]
+
+
+def test_legends_fit_into_narrow_figures(tmp_path):
+    for i in range(6):
+        write_run(tmp_path, f"method_with_a_name_{i}", [0.1, 0.2])
+    figure = figures.curves(load(tmp_path).metrics)  # one panel
+    figures.encode(figure, "png")
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert figure.axes[0].get_window_extent().height / figure.dpi > 1.2  # the panel is not squeezed by it
+
+
+def test_a_diagnostic_that_came_once_is_seen(tmp_path):
+    write_run(tmp_path, "fednoro", [0.1, 0.2, 0.3])
+    frame = load(tmp_path).metrics.assign(**{"detect/recall": [np.nan, 1.0, np.nan]})
+    (line,) = figures.diagnostics(frame, keys=["detect/recall"]).axes[0].get_lines()
+    assert line.get_marker() == "."
+
+
+def test_small_shares_keep_their_digits(tmp_path):
+    write_run(tmp_path, "fedcorr", [0.1, 0.2])
+    frame = load(tmp_path).metrics.assign(**{"labels/broken": [0.0007, 0.0028]})
+    figure = figures.diagnostics(frame, keys=["labels/broken"])
+    figures.encode(figure, "png")
+    ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(set(ticks)) == len(ticks)
+
+
 def test_the_gallery_draws_all_that_the_store_allows(store):
     names = [plate.name.split("_fed")[0] for plate in gallery(analyse(store))]
     assert names[:4] == ["curves_round", "curves_client_updates", "curves_bytes", "curves_total_s"]

@@ -9,15 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde, norm, pearsonr
-from sklearn.mixture import GaussianMixture
 
 from fnll.errors import UserError
-from fnll.report.figures.style import legend_below, panels, styled, whole_numbers
+from fnll.noisy import two_component_gmm
+from fnll.report.figures.style import legend_above, legend_below, panels, styled, whole_numbers
 from fnll.report.palette import COLOURS
 from fnll.report.store import Store
 
 CLEAN, NOISY, MODEL = COLOURS[0], COLOURS[1], "#333333"
 Mixture = dict[str, list[float]]
+TICKS = 25  # client numbers that fit under a wide panel
 SHOWN = 5  # clients that get confusion matrices of their own, as in the paper
 
 
@@ -45,27 +46,30 @@ def noise_levels(store: Store, run_id: str) -> Figure:
         ax.bar(clients, realised, color=COLOURS[5], label="realised")
         ax.plot(clients, nominal, linestyle="none", marker="_", markersize=9, color=MODEL, label="nominal")
         _clients(ax, "label noise")
-        ax.legend()
+        legend_above(ax)
     return figure
 
 
 def noise_estimates(store: Store, run_id: str) -> Figure:
-    """Noise levels per client before training, left after correction, and as estimated (FedCorr, figure 7).
+    """Noise levels per client: true before training, as last estimated, true after that correction (FedCorr, figure 7).
 
-    Below, where the run recorded `sample_detection`: true and false positives and negatives of each noisy client.
+    What later stages correct is not in it. Below, where the run recorded `sample_detection`: true and false positives
+    and negatives of each client found noisy.
     """
-    estimated = np.array(recorded(store, run_id, "noise_levels")[-1]["value"], dtype=float)
-    left = store.facts(run_id, "per_client_noise")
-    detection = store.facts(run_id, "sample_detection")
+    last = recorded(store, run_id, "noise_levels")[-1]
+    estimated = np.array(last["value"], dtype=float)
+    left = [fact for fact in store.facts(run_id, "per_client_noise") if 0 < fact["t"] <= last["t"]]
+    detection = [fact for fact in store.facts(run_id, "sample_detection") if fact["t"] <= last["t"]]
     with styled():
         figure, axes = panels(2 if detection else 1, columns=1, width=6.2)
         clients = np.arange(len(estimated))
         axes[0].plot(clients, levels(store, run_id), ":", color=CLEAN, label="true, before training")
         if left:
-            axes[0].plot(clients, np.array(left[-1]["value"], float), color=NOISY, label="true, after correction")
+            stage = _stage(store, run_id, left[-1])
+            axes[0].plot(clients, np.array(left[-1]["value"], float), color=NOISY, label=f"true, after {stage}")
         axes[0].plot(clients, estimated, "--", color=COLOURS[2], marker="o", markersize=3, label="estimated")
         _clients(axes[0], "label noise")
-        axes[0].legend()
+        legend_above(axes[0])
         if detection:
             _detection(axes[1], detection[-1]["value"])
     return figure
@@ -78,7 +82,7 @@ def lid(store: Store, run_id: str) -> Figure:
         for i, name in enumerate(("lid", "cumulative_lid")):
             fact = recorded(store, run_id, name)[-1]
             values = np.array(fact["value"], dtype=float)
-            _density(axes[i], values, levels(store, run_id), _mixture(store, run_id, name, fact["round"], values))
+            _density(axes[i], values, levels(store, run_id), _mixture(store, run_id, name, fact["t"], values))
             axes[i].set_title(name.replace("_lid", " LID").replace("lid", "LID"))
             _scatter(axes[2 + i], levels(store, run_id), values, "true noise level", axes[i].get_title())
         legend_below(figure, axes)
@@ -94,7 +98,7 @@ def lid_passes(store: Store, run_id: str) -> Figure:
         for row, (name, recordings) in enumerate(facts.items()):
             for column, fact in enumerate(recordings[:passes]):
                 ax, values = axes[row * passes + column], np.array(fact["value"], dtype=float)
-                _density(ax, values, levels(store, run_id), _mixture(store, run_id, name, fact["round"], values))
+                _density(ax, values, levels(store, run_id), _mixture(store, run_id, name, fact["t"], values))
                 ax.set_title(f"{'cumulative ' if row else ''}LID, pass {column + 1}")
                 ax.set_ylabel("")
         legend_below(figure, axes)
@@ -104,8 +108,11 @@ def lid_passes(store: Store, run_id: str) -> Figure:
 def confusion(store: Store, run_id: str) -> Figure:
     """Labels against the true ones as each stage left them: all clients, and the first five (FedCorr, figure 8)."""
     stages = _by_stage(store, run_id, recorded(store, run_id, "confusion"))
-    inhabited = [k for k, matrix in enumerate(next(iter(stages.values()))) if matrix]
-    columns: dict[str, list[int]] = {"all clients": inhabited, **{f"client {k}": [k] for k in inhabited[:SHOWN]}}
+    first = next(iter(stages.values()))
+    inhabited = [k for k, matrix in enumerate(first) if matrix]
+    summed = len(first) < len(levels(store, run_id))  # too many clients and classes: the run recorded their sum
+    columns: dict[str, list[int]] = {"all clients": inhabited}
+    columns |= {} if summed else {f"client {k}": [k] for k in inhabited[:SHOWN]}
     with styled():
         figure, axes = panels(len(columns) * len(stages), columns=len(columns), width=2.0, height=2.2)
         grid = iter(axes)
@@ -147,27 +154,32 @@ def similarity(store: Store, run_id: str) -> Figure:
 
 def _by_stage(store: Store, run_id: str, facts: list[dict[str, Any]]) -> dict[str, Any]:
     """The last record of every stage, in order; before the first round the labels are those given."""
+    return {_stage(store, run_id, fact): fact["value"] for fact in facts}
+
+
+def _stage(store: Store, run_id: str, fact: dict[str, Any]) -> str:
+    """The stage a fact is from; older records have it in the metrics only."""
+    if "stage" in fact:
+        return str(fact["stage"])
     steps = store.metrics[store.metrics["run_id"] == run_id]
-    stages = dict(zip(steps["round"], steps["stage"], strict=True))
-    return {str(stages.get(fact["round"], "given")): fact["value"] for fact in facts}
+    return str(dict(zip(steps["round"], steps["stage"], strict=True)).get(fact["round"], "given"))
 
 
-def _mixture(store: Store, run_id: str, name: str, at: int, values: np.ndarray) -> Mixture:
-    """The mixture the run fitted to cumulative LID at that round; otherwise one fitted here in the same way."""
-    fitted = [f["value"] for f in store.facts(run_id, "lid_gmm") if f["round"] == at and name == "cumulative_lid"]
+def _mixture(store: Store, run_id: str, name: str, t: int, values: np.ndarray) -> Mixture:
+    """The mixture the run fitted to cumulative LID in that round; otherwise one fitted here in the same way."""
+    fitted = [f["value"] for f in store.facts(run_id, "lid_gmm") if f["t"] == t and name == "cumulative_lid"]
     if fitted:
         return dict(fitted[-1])
-    known = values[np.isfinite(values)].reshape(-1, 1)
-    gmm = GaussianMixture(2, random_state=0).fit(known)
-    return {
-        "means": gmm.means_.ravel().tolist(),
-        "variances": gmm.covariances_.ravel().tolist(),
-        "weights": gmm.weights_.tolist(),
-    }
+    split = two_component_gmm(values[np.isfinite(values)], seed=0)
+    parts = {"means": split.means, "variances": split.variances, "weights": split.weights}
+    return {key: part.tolist() for key, part in parts.items()}
 
 
 def _density(ax: Axes, values: np.ndarray, truth: np.ndarray, mixture: Mixture) -> None:
+    ax.set_ylabel("clients")
     known = values[np.isfinite(values)]
+    if not len(known):
+        return
     span = np.ptp(known) or 1.0
     x = np.linspace(known.min() - 0.15 * span, known.max() + 0.15 * span, 200)
     for mask, colour, label in ((truth == 0, CLEAN, "clean clients"), (truth > 0, NOISY, "noisy clients")):
@@ -177,10 +189,9 @@ def _density(ax: Axes, values: np.ndarray, truth: np.ndarray, mixture: Mixture) 
     if np.ptp(known) > 0:
         ax.plot(x, scale * gaussian_kde(known)(x), color="#999999", lw=1, label="density")
     parts = zip(mixture["means"], mixture["variances"], mixture["weights"], strict=True)
-    for i, (mean, variance, weight) in enumerate(parts):
+    for i, (mean, variance, weight) in enumerate(part for part in parts if part[1] > 0):  # 0: nothing to separate
         curve = scale * weight * norm.pdf(x, mean, np.sqrt(variance))
         ax.plot(x, curve, "--", color=MODEL, lw=1.2, label="mixture" if i == 0 else None)
-    ax.set_ylabel("clients")
 
 
 def _scatter(ax: Axes, x: np.ndarray, y: np.ndarray, xlabel: str, ylabel: str) -> None:
@@ -204,9 +215,10 @@ def _detection(ax: Axes, counts: dict[str, list[float]]) -> None:
     for (key, label), colour in zip(names.items(), (COLOURS[2], COLOURS[4], COLOURS[1], COLOURS[5]), strict=True):
         ax.bar(range(len(bottom)), counts[key], bottom=bottom, color=colour, label=label)
         bottom += np.array(counts[key], dtype=float)
-    ax.set_xticks(range(len(bottom)), [str(k) for k in counts["client"]])
+    every = -(-len(bottom) // TICKS)
+    ax.set_xticks(range(0, len(bottom), every), [str(k) for k in counts["client"][::every]])
     ax.set(xlabel="client found noisy", ylabel="samples")
-    ax.legend(ncols=4, fontsize=7)
+    legend_above(ax)
 
 
 def _clients(ax: Axes, ylabel: str) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
-from fnll.report.figures.style import legend_below, panels, styled
+from fnll.report.figures.style import legend_below, panels, styled, whole_numbers
 from fnll.report.folders import DIVERGED, FINISHED
 from fnll.report.footnotes import metric_name
 from fnll.report.palette import Look, looks
@@ -23,6 +23,7 @@ AXES = {
     "comm/bytes": "bytes sent, up and down",
     "time/total_s": "seconds",
 }
+FEW = 10  # points that are marked: some diagnostics come once a stage
 DIAGNOSTICS = ("select/", "labels/", "detect/", "levels/", "memory/")
 
 
@@ -100,7 +101,8 @@ def _panel(ax: Axes, frame: pd.DataFrame, x: str, y: str, styles: dict[str, Look
         whole, lost = runs[runs["status"] == FINISHED], runs[runs["status"] == DIVERGED]
         if whole[y].notna().any():
             line = band(whole, x, y)
-            ax.plot(line.x, line.mean, color=look.colour, linestyle=look.dash, label=str(method))
+            dots = "." if len(line.x) <= FEW else None  # a single point has no line
+            ax.plot(line.x, line.mean, color=look.colour, linestyle=look.dash, marker=dots, label=str(method))
             ax.fill_between(line.x, line.mean - line.std, line.mean + line.std, color=look.colour, alpha=0.15, lw=0)
         for _, run in lost.dropna(subset=[y]).groupby("run_id"):
             ax.plot(run[x], run[y], color=look.colour, linestyle="dotted", lw=0.8, marker="x", markevery=[-1])
@@ -112,6 +114,8 @@ def _label(axes: Sequence[Axes], x: str, y: str) -> None:
         ax.set_xlabel(AXES.get(x, x) if ax.xaxis.get_tick_params().get("labelbottom", True) else "")
         ax.set_ylabel(metric_name(y) if ax.yaxis.get_tick_params().get("labelleft", True) else "")
         if is_fraction(y):
-            ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+        if x == "round":
+            whole_numbers(ax)
         if x == "comm/bytes":
             ax.xaxis.set_major_formatter(EngFormatter("B"))

@@ -61,12 +61,27 @@ def panels(
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes], most: int = 6) -> None:
-    """One legend for all panels, below them."""
+    """One legend for all panels, below them, in as many lines as the figure's width asks for."""
     entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if entries:
-        lines = -(-len(entries) // most)
+        lines = _lines(list(entries), figure.get_figwidth(), most)
+        figure.set_figheight(figure.get_figheight() + 0.2 * (lines - 1))  # the panels keep their height
         columns = -(-len(entries) // lines)
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def _lines(labels: list[str], width: float, most: int) -> int:
+    """Lines of a legend, filled column by column, that is at most `width` inches wide and `most` columns."""
+    inches = [0.6 + 0.075 * len(label) for label in labels]  # handle and gaps, and 9 point letters
+    for lines in range(-(-len(labels) // most), len(labels)):
+        if sum(max(inches[i : i + lines]) for i in range(0, len(labels), lines)) <= width:
+            return lines
+    return len(labels)
+
+
+def legend_above(ax: Axes) -> None:
+    """The legend in one line on top of a wide panel, where it hides nothing."""
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(ax.get_legend_handles_labels()[1]), fontsize=8)
 
 
 def whole_numbers(ax: Axes) -> None:
