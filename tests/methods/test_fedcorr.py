@@ -176,7 +176,7 @@ def test_a_client_without_a_score_counts_as_clean(make, world, caplog):
     assert state.levels[1] == 0
     assert math.isnan(history[11][1].records["lid"][1])
     assert [r.getMessage() for r in caplog.records if "LID" in r.getMessage()] == [
-        "clients [1] have too few samples for a LID score; they count as clean"
+        "clients [1] have no LID score (too few samples, or predictions that are not finite); they count as clean"
     ]  # said once, not in every iteration
 
 
@@ -448,6 +448,8 @@ class Instant:
         ("cifar10", [], {"preprocessing": 500, "finetuning": 5000, "usual": 4500}),
         ("cifar100", [], {"preprocessing": 500, "finetuning": 2250, "usual": 2250}),
         ("clothing1m", [], {"preprocessing": 1000, "finetuning": 500, "usual": 500}),
+        ("ich", [], {"preprocessing": 40, "finetuning": 1000, "usual": 1000}),  # FedNoRo's appendix C
+        ("isic2019", [], {"preprocessing": 100, "finetuning": 3000, "usual": 3000}),
         ("cifar10", ["method.finetune=0", "rounds=500"], {"preprocessing": 500, "usual": 4500}),
         ("cifar10", ["method.finetune=null", "rounds=550"], {"preprocessing": 500, "finetuning": 5000}),
     ],
@@ -470,10 +472,24 @@ def test_a_budget_that_leaves_nothing_is_refused(make, world):
     with pytest.raises(UserError) as error:
         make().init(federation(world, t=-1, budget=18))
     assert str(error.value) == (
-        "FedCorr's stages 1 and 2 need 18 client updates, the budget is 18 (rounds 6 × 3 clients); "
-        "raise rounds to at least 7, or lower method.passes (2) or method.finetune (2)"
+        "FedCorr needs 18 client updates before stage 3 begins, and the budget is 18 (rounds 6 × 3 clients); "
+        "raise rounds to at least 7, or lower method.passes (2) or method.finetune (2), "
+        "or go without stage 3: method.finetune=null"
     )
     make().init(federation(world, t=-1, budget=21))
+
+
+def test_a_budget_that_stage_1_uses_up_is_refused(make, world):
+    """Then method.finetune=null would not help, and there is no method.finetune to lower."""
+    for finetune in (None, 0, 2):
+        with pytest.raises(UserError) as error:
+            make(finetune=finetune).init(federation(world, t=-1, budget=12))
+        assert "null" not in str(error.value)
+        assert ("method.finetune" in str(error.value)) is (finetune == 2)
+        assert "method.passes (2)" in str(error.value)
+    make(finetune=None).init(federation(world, t=-1, budget=15))
+    with pytest.raises(UserError, match=r"at least 3, or lower method\.finetune \(2\), or go"):
+        make(passes=0).init(federation(world, t=-1, budget=6))
 
 
 def test_without_stage_3(make, world):
@@ -578,6 +594,10 @@ def test_usual_method_keeps_its_own_state_clock_and_memory(make, world):
         ({"clean_level": 2}, r"method.clean_level must be in \[0, 1\]"),
         ({"beta": -1}, "method.beta must be at least 0"),
         ({"mixup_alpha": 0}, "method.mixup_alpha must be greater than 0"),
+        ({"mixup_stages": 1}, "method.mixup_stages is a list of stages out of 1, 2, 3, got 1"),
+        ({"mixup_stages": "none"}, "method.mixup_stages is a list of stages out of 1, 2, 3, got none"),
+        ({"correction": "maybe"}, "method.correction must be true or false, got 'maybe'"),
+        ({"eval_augment": "some"}, "method.eval_augment must be False or True, got 'some'"),
         ({"mixup_stages": [0, 1]}, "method.mixup_stages is a list of stages out of 1, 2, 3"),
         ({"lid_neighbours": 1}, "method.lid_neighbours must be a whole number of at least 2"),
         ({"lid_cap": 0}, "method.lid_cap must be greater than 0"),

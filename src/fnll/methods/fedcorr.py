@@ -23,7 +23,7 @@ from fnll.local import Classifier, fit
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedcorr_labels import candidates, lid_score, noisy_samples, relabelled, sample_losses
 from fnll.methods.fedcorr_local import Mixup, Preprocessing
-from fnll.methods.fedcorr_visits import visits, waves
+from fnll.methods.fedcorr_visits import say_who_is_left_out, visits, waves
 from fnll.noisy import predict, two_component_gmm
 from fnll.seeding import derive
 from fnll.types import Client, Each, Method, State, Update
@@ -126,8 +126,12 @@ class FedCorr(FedAvg):
         for name, values in SWITCHES.items():
             value = getattr(self, name)
             require(value in values, f"method.{name} must be {values[0]} or {values[1]}, got {value!r}")
-        stages = list(self.mixup_stages)
-        require(set(stages) <= {1, 2, 3}, f"method.mixup_stages is a list of stages out of 1, 2, 3, got {stages}")
+        require(isinstance(self.correction, bool), f"method.correction must be true or false, got {self.correction!r}")
+        stages = self.mixup_stages
+        require(
+            isinstance(stages, Sequence) and not isinstance(stages, str) and set(stages) <= {1, 2, 3},
+            f"method.mixup_stages is a list of stages out of 1, 2, 3, got {stages}",
+        )
         require(
             not isinstance(self.usual, str),
             f"method.usual is a method, not the word {self.usual!r}; type method@method.usual={self.usual}",
@@ -185,7 +189,7 @@ class FedCorr(FedAvg):
         scored = cumulative.isfinite().nonzero().flatten()
         visited = {k for cohort in state.visits for k in cohort}
         if fed.t < self._iteration(fed)[0]:  # in the first iteration; in later ones it would be the same again
-            _say_who_is_left_out(set(fed.inhabited), set(scored.tolist()), visited)
+            say_who_is_left_out(set(fed.inhabited), set(scored.tolist()), visited)
         split = two_component_gmm(cumulative[scored], seed=fed.seed("gmm"))
         noisy = scored[~split.low].tolist()
         weights = state.weights if self.correction else None
@@ -244,15 +248,19 @@ class FedCorr(FedAvg):
         return (clients // size, clients // size * size) if self.stage1_replacement else (-(-clients // size), clients)
 
     def _check_budget(self, fed: Federation) -> None:
-        needed = self.passes * self._iteration(fed)[1] + (self.finetune or 0) * self.cohort
+        first = self.passes * self._iteration(fed)[1]
+        needed = first + (self.finetune or 0) * self.cohort
         budget = fed.budget - fed.spent
-        if needed >= budget:
-            raise UserError(
-                f"FedCorr's stages 1 and 2 need {needed} client updates, the budget is {budget} "
-                f"(rounds {budget // self.cohort} × {self.cohort} clients); raise rounds to at least "
-                f"{needed // self.cohort + 1}, or lower method.passes ({self.passes}) or method.finetune "
-                f"({self.finetune})"
-            )
+        if needed < budget:
+            return
+        lower = {"method.passes": self.passes, "method.finetune": self.finetune}
+        raise UserError(
+            f"FedCorr needs {needed} client updates before stage {2 if self.finetune is None else 3} begins, and the "
+            f"budget is {budget} (rounds {budget // self.cohort} × {self.cohort} clients); raise rounds to at least "
+            f"{needed // self.cohort + 1}, or lower "
+            + " or ".join(f"{name} ({value})" for name, value in lower.items() if value)
+            + (", or go without stage 3: method.finetune=null" if first < budget else "")
+        )
 
     # The clients
 
@@ -302,12 +310,3 @@ class FedCorr(FedAvg):
         logits = predict(self.net.load(weights).to(client.device), client, self.eval_augment)
         everything = torch.arange(len(client))
         return Update(labels=relabelled(client.data.y, logits, everything, self.confidence, self.conf_op))
-
-
-def _say_who_is_left_out(inhabited: set[int], scored: set[int], visited: set[int]) -> None:
-    if inhabited - scored:
-        few = sorted(inhabited - scored)
-        log.info("clients %s have too few samples for a LID score; they count as clean", few)
-    if inhabited - visited:
-        missed = sorted(inhabited - visited)
-        log.info("drawing with replacement left out clients %s; LID and noise level of such clients are 0", missed)

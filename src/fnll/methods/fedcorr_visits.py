@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+
+log = logging.getLogger(__name__)
 
 
 def visits(
@@ -25,6 +28,19 @@ def visits(
         cohorts.append(tuple(cohort))
         unseen = [k for k in unseen if k not in cohort]
     return tuple(cohorts)
+
+
+def say_who_is_left_out(inhabited: set[int], scored: set[int], visited: set[int]) -> None:
+    """Log which clients an iteration says nothing about, and what they count as."""
+    if inhabited - scored:
+        few = sorted(inhabited - scored)
+        log.info(
+            "clients %s have no LID score (too few samples, or predictions that are not finite); they count as clean",
+            few,
+        )
+    if inhabited - visited:
+        missed = sorted(inhabited - visited)
+        log.info("drawing with replacement left out clients %s; LID and noise level of such clients are 0", missed)
 
 
 def waves(cohort: Sequence[int]) -> list[list[int]]:
