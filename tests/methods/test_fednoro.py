@@ -179,6 +179,31 @@ def test_every_form_of_detection_runs(kind: str, settings: dict[str, Any]) -> No
     assert width == ({4} if settings.get("per_class", True) else {1})
 
 
+def test_a_class_nobody_has_and_one_in_which_all_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fednoro.class_means
+
+    def told(losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+        return (
+            real(losses, labels, num_classes).index_fill(0, torch.tensor([1]), NAN).index_fill(0, torch.tensor([2]), 5)
+        )
+
+    monkeypatch.setattr(fednoro, "class_means", told)
+    world = TinyWorld("noisy")
+    snapshot, ledger = watch(make(world), world, rounds=5)[3]
+    facts = plain(ledger.records)
+    assert [row[1:3] for row in facts["class_losses"]] == [[None, 5]] * 6
+    assert [len(row) for row in facts["indicator"]] == [3] * 6  # class 1 is left out
+    assert [row[1] for row in facts["indicator"]] == [0] * 6  # class 2 says nothing
+    assert all(value.isfinite().all() for value in snapshot.state.weights.values())
+
+
+def test_without_warm_up_the_first_round_is_robust() -> None:
+    world = TinyWorld("noisy")
+    rows = watch(make(world, warmup=0, ramp_begin=0), world, rounds=3)
+    assert [ledger.records["stage"] for _, ledger in rows] == ["robust"] * 3
+    assert ["noisy_clients" in ledger.records for _, ledger in rows] == [True, False, False]
+
+
 def test_dropping_noisy_clients() -> None:
     world = TinyWorld("noisy")
     method = make(world, drop_noisy=True, cohort=6)
