@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import wandb
@@ -88,21 +88,22 @@ class Wandb:
     def start(self, experiment: Experiment, folder: RunFolder) -> None:
         choices = experiment.request.choices
         mode = os.environ.get("WANDB_MODE") or (self._found() if self.mode == "auto" else self.mode)
+        wandb.setup(wandb.Settings(silent=True))  # before it warns of a setting of Lightning's, into a sweep's display
         self.sink = WandbLogger(
             save_dir=folder.path,
             project=self.project,
             entity=self.entity,
-            offline=mode == "offline",
             id=folder.run_id,
             name=f"{experiment.request.name}-s{experiment.cfg.seed}",
             group=f"{choices.get('experiment', 'run')}/{experiment.scenario.origin}",
             job_type=experiment.request.name,
             resume="allow",  # the same id: a resumed run continues its curve
-            mode=mode,
+            mode=mode,  # not offline=True, by which Lightning sets WANDB_MODE for all later runs of a sweep's worker
             log_model=False,
             settings=wandb.Settings(console="off", silent=True, disable_git=True, disable_job_creation=True),
         )
-        self.offline, self.seen = mode == "offline", 0
+        self.offline, self.seen = mode in ("offline", "dryrun"), 0  # two words of W&B for the same
+        self.folders = f"{shlex.quote(str(folder.path.parent))}/*/wandb/offline-run-*"  # a resumed run has several
         self.sink.log_hyperparams(settings(experiment, folder))
         run = self.sink.experiment
         run.define_metric("round")
@@ -123,10 +124,9 @@ class Wandb:
                 run.summary.update({f"{name}/{rule}": number for rule, number in value.items()})
             elif not name.startswith(("comm/", "time/")):
                 run.summary[name] = value
-        folder = Path(run.dir).parent
         self.close(0)
-        if self.offline:
-            log.info("W&B is offline; to upload this run type: wandb sync %s", folder)
+        if self.offline:  # a warning, since sweeps pass these on; the same text for all runs, since they do so once
+            log.warning("W&B is offline; to upload the runs type: wandb sync %s", self.folders)
 
     def abort(self) -> None:
         """The run stopped early: mark it so, or the next run of a sweep would write into it."""

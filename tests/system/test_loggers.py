@@ -3,6 +3,7 @@
 import csv
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,12 +91,16 @@ def log_records(content: bytes) -> Iterator[bytes]:
 
 def records(folder: Path) -> list:
     """Every record of every offline W&B folder of a run, in order."""
-    found = []
-    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
-        for data in log_records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            found.append(record)
+    return [record for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")) for record in whole(path)]
+
+
+def whole(path: Path) -> list:
+    """The records of a file up to the one that ends it, which W&B's own process may still be writing."""
+    found: list = []
+    deadline = time.monotonic() + 60
+    while not (found and found[-1].HasField("exit")) and time.monotonic() < deadline:
+        found = [wandb_internal_pb2.Record.FromString(data) for data in log_records(path.read_bytes())]
+        time.sleep(0.05)
     return found
 
 
@@ -119,6 +124,8 @@ def test_wandb_offline_has_the_same_rows_group_and_id_and_a_resume_continues(tmp
     assert {start.run_group for start in starts} == {f"run/{manifest['origin']}"}
     assert {start.job_type for start in starts} == {"fedavg"}
     assert {start.display_name for start in starts} == {"fedavg-s3"}
+    assert f"wandb sync {tmp_path}/*/wandb/offline-run-*" in caplog.text
+    assert len(list(tmp_path.glob("*/wandb/offline-run-*"))) == 2, "and it finds both parts of the run"
     rows = {row["round"]: row["test/accuracy"] for row in history(found) if "test/accuracy" in row}
     assert rows == {row["round"]: row["test/accuracy"] for row in metrics(folder)}
 
