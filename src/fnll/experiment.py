@@ -33,6 +33,7 @@ class Experiment:
     """One run, ready to start: what can change its numbers, and the objects made from that."""
 
     request: Request
+    dataset: Dataset
     scenario: Scenario
     truth: Truth
     device: torch.device
@@ -103,8 +104,9 @@ def prepare(request: Request) -> Experiment:
     cfg = request.cfg
     check_settings(cfg)
     known_as = described(request)
-    scenario, truth = scenario_of(cfg)
-    return Experiment(known_as, scenario, truth, device_of(cfg.device))
+    dataset: Dataset = made(cfg.dataset, "dataset")
+    scenario, truth = scenario_of(cfg, dataset)
+    return Experiment(known_as, dataset, scenario, truth, device_of(cfg.device))
 
 
 def check_settings(cfg: DictConfig) -> None:
@@ -123,12 +125,11 @@ def check_settings(cfg: DictConfig) -> None:
     require(cfg.protocol in ("shared", "paper"), f"protocol is shared or paper, got {cfg.protocol!r}")
 
 
-def scenario_of(cfg: DictConfig, dataset: Dataset | None = None) -> tuple[Scenario, Truth]:
-    """The scenario that a config describes, and the truth about it; `dataset` is the config's, if it is loaded."""
+def scenario_of(cfg: DictConfig, dataset: Dataset) -> tuple[Scenario, Truth]:
+    """The scenario that a config describes, and the truth about it; `dataset` is the config's, loaded."""
     builder = made(cfg.scenario, "scenario")
     parts = {name: made(cfg[name], name) for name in ("partition", "noise")}
-    parts["dataset"] = made(cfg.dataset, "dataset") if dataset is None else dataset
-    shared = {**parts, "num_clients": cfg.num_clients, "seed": cfg.scenario_seed}
+    shared = {**parts, "dataset": dataset, "num_clients": cfg.num_clients, "seed": cfg.scenario_seed}
     scenario, truth = complete(builder, shared, "scenario")
     return scenario, truth
 

@@ -20,6 +20,8 @@ from fnll.errors import require, require_integer
 from fnll.experiment import Experiment, made
 from fnll.observer import Progress
 from fnll.records import RunFolder
+from fnll.scenario.file import about, save
+from fnll.scenario.provenance import made_with
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +110,9 @@ class Wandb:
         run = self.sink.experiment
         run.define_metric("round")
         run.define_metric("*", step_metric="round")
-        run.log({"round": 0, "clients": _clients(experiment)}, step=0)
+        if not folder.rows():  # a resumed run has logged these
+            run.log({"round": 0, "clients": _clients(experiment)}, step=0)
+            self._log_scenario(experiment, folder)
 
     def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
         run, self.seen = self.sink.experiment, self.seen + 1
@@ -134,6 +138,22 @@ class Wandb:
 
     def close(self, code: int) -> None:
         self.sink.experiment.finish(exit_code=code)
+
+    def _log_scenario(self, experiment: Experiment, folder: RunFolder) -> None:
+        """The scenario file as an artifact: equal files are one version to W&B, so a scenario is there once.
+
+        Oracles and pooled data have none: they are made from the scenario that the other methods of their group log.
+        """
+        scenario = experiment.scenario
+        if scenario.fingerprint != scenario.origin:
+            return
+        path = folder.path / "wandb" / f"scenario-{scenario.fingerprint}.npz"
+        path.unlink(missing_ok=True)  # of an attempt that was cut short
+        save(path, experiment.dataset, scenario, experiment.truth, made_with(experiment.request))
+        artifact = wandb.Artifact(path.stem, type="scenario", metadata=about(path))
+        # As it lies in the run's folder: by default W&B keeps copies in the user's home.
+        artifact.add_file(str(path), name="scenario.npz", policy="immutable", skip_cache=True)
+        self.sink.experiment.log_artifact(artifact)
 
     @staticmethod
     def _found() -> str:

@@ -104,6 +104,12 @@ def whole(path: Path) -> list:
     return found
 
 
+def artifacts(folder: Path) -> list:
+    """Scenario files that W&B was given; tables are artifacts to it, too."""
+    found = [record.artifact for record in records(folder) if record.HasField("artifact")]
+    return [artifact for artifact in found if artifact.type == "scenario"]
+
+
 def history(found: list) -> list[dict]:
     def name(item):
         return item.key or "/".join(item.nested_key)
@@ -128,6 +134,24 @@ def test_wandb_offline_has_the_same_rows_group_and_id_and_a_resume_continues(tmp
     assert len(list(tmp_path.glob("*/wandb/offline-run-*"))) == 2, "and it finds both parts of the run"
     rows = {row["round"]: row["test/accuracy"] for row in history(found) if "test/accuracy" in row}
     assert rows == {row["round"]: row["test/accuracy"] for row in metrics(folder)}
+
+
+def test_wandb_keeps_the_scenario_file_once(tmp_path):
+    with pytest.raises(PowerCutError):
+        run(tmp_path, "logger=wandb", "checkpoint_seconds=0", extra=[PowerCut()])
+    folder = run(tmp_path, "logger=wandb", "checkpoint_seconds=0")
+    (logged,) = artifacts(folder)
+    assert logged.name == f"scenario-{json.loads((folder / 'manifest.json').read_text())['fingerprint']}"
+    (entry,) = logged.manifest.contents
+    assert Path(entry.local_path).is_relative_to(folder), "kept with the run, not in a folder of the user"
+    again = prepare(compose([*TINY, f"runs_dir={tmp_path}", "scenario=file", f"scenario.path={entry.local_path}"]))
+    assert again.run_id == folder.name, "the very scenario of the run"
+
+
+def test_wandb_leaves_the_scenario_of_an_oracle_to_the_others_of_its_group(tmp_path):
+    folder = run(tmp_path, "logger=wandb", "method=oracle")
+    assert artifacts(folder) == []
+    assert not list(folder.glob("wandb/scenario-*"))
 
 
 def test_wandb_summary_has_best_last_and_last10(tmp_path):
