@@ -66,6 +66,16 @@ def test_mistakes_are_explained(runs, tmp_path, words, message):
         main(arguments(runs, "--out", tmp_path, *words))
 
 
+def test_a_pipe_gets_whole_numbers(tmp_path, capsys):
+    cells = [(rho, tau) for rho in (0.2, 0.4, 0.6, 0.8) for tau in (0.0, 0.5)]  # wider than any terminal's default
+    write_store(tmp_path / "runs", methods=["fedavg", "fedprox"], cells=cells, seeds=2, rounds=10)
+    assert main(arguments(tmp_path / "runs", "--out", tmp_path / "out", "--no-figures")) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    row = next(line for line in printed.splitlines() if line.strip().startswith("fedavg"))
+    assert len(re.findall(r"\d+\.\d\d ± \d+\.\d\d", row)) == len(cells)
+
+
 def test_missing_and_empty_directories_are_mistakes(tmp_path):
     for place in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(UserError, match="runs"):

@@ -15,6 +15,8 @@ from fnll.report.render import to_rich
 from fnll.report.select import RULES
 from fnll.report.store import Store, load
 
+UNBOUNDED = 10_000  # columns
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `fnll report`."""
@@ -41,6 +43,8 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"--out {args.out}: cannot write the report there ({error.strerror or error})") from error
     console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        console.width = UNBOUNDED  # a pipe has no width, and the one that is assumed would cut the numbers off
     for block in to_rich(report.headline, console.width if console.is_terminal else None):
         console.print(block)
     for note in report.headline.notes:
