@@ -10,7 +10,7 @@ from fnll.errors import UserError
 from fnll.report import analyse, load
 from fnll.report.command import add_arguments, main, parse_targets
 from fnll.report.example import write_run, write_store
-from fnll.report.html import page, provenance
+from fnll.report.html import Picture, page, provenance
 from fnll.report.payload import Shared, payload, rounded
 from fnll.report.table import Table
 
@@ -136,6 +136,12 @@ def test_values_from_configs_cannot_leave_their_place(tmp_path):
     assert html.count("</script>") == 2
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1]
     assert nasty in json.loads(data)["cells"][0]["dataset"]
+
+
+def test_a_figure_keeps_its_place_until_it_is_drawn(runs):
+    picture = Picture("curves", "Curves", b"<svg/>", 960, 480, wide=True)
+    html = page(analyse(load(runs)), Table("t", "t", ("m",), ()), [], [picture])
+    assert re.search(r'<img [^>]*width="960" height="480"', html)
 
 
 def test_the_page_forbids_every_request(runs):

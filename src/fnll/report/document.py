@@ -91,5 +91,7 @@ def _write_figures(analysis: Analysis, folder: Path) -> list[Picture]:
         svg = encode(plate.figure, "svg")
         (folder / f"{plate.name}.svg").write_bytes(svg)
         (folder / f"{plate.name}.png").write_bytes(encode(plate.figure, "png"))
-        pictures.append(Picture(plate.name, plate.caption, svg, wide=plate.figure.get_size_inches()[0] > WIDE))
+        width, height = plate.figure.get_size_inches()
+        size = (round(96 * width), round(96 * height))  # CSS has 96 pixels to the inch
+        pictures.append(Picture(plate.name, plate.caption, svg, *size, wide=width > WIDE))
     return pictures

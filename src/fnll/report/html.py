@@ -31,6 +31,8 @@ class Picture:
     name: str
     caption: str
     svg: bytes
+    width: int  # pixels, so that a page keeps the place of a figure that it has not drawn yet
+    height: int
     wide: bool  # many panels: worth the whole width of the page
 
     @property

@@ -201,7 +201,7 @@
     return `${Number((value / (name === "k" ? 1e3 : unit)).toPrecision(3))}${name}`;
   }
 
-  const shape = (height) => (window.innerWidth < 640 ? { width: 420, height: 320 } : { width: 860, height });
+  const shape = (height) => (window.innerWidth < 640 ? { width: 340, height: 280 } : { width: 860, height });
 
   /* series: {name, colour, dash, line: [[x, y, std?]], faint?}; returns an <svg> */
   function plot(series, options) {
