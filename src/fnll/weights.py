@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 Weights = dict[str, Tensor]
 
+ROUNDING = 1e-9  # how far rounding may take a sum of shares from the whole number that it stands for
+
 
 def snapshot(module: nn.Module) -> Weights:
     """The state of `module` as detached CPU copies that share storage with nothing."""
@@ -33,7 +35,9 @@ def tree(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Weigh
 def _entry(function: Callable[..., Tensor], values: list[Tensor]) -> Tensor:
     if values[0].is_floating_point():
         return function(*values)
-    return function(*(value.double() for value in values)).to(values[0].dtype)  # .to truncates
+    result = function(*(value.double() for value in values))
+    whole = result.round()  # a third of 3, thrice, may come out as 2.9999999999999996, and is 3
+    return torch.where((result - whole).abs() < ROUNDING, whole, result).to(values[0].dtype)  # .to truncates
 
 
 def mean(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None = None) -> Weights:

@@ -22,6 +22,13 @@ def test_integer_entries_are_averaged_and_truncated():  # T34
     assert result["n"].dtype == torch.int64
 
 
+def test_equal_integer_entries_stay_what_they_are():
+    sizes = [[71, 72, 72], [7, 130, 12, 55, 91], [3, 3, 3], [199, 1, 47, 86]]
+    for weights in sizes:
+        for count in range(1, 500):
+            assert mean([w(n=count)] * len(weights), weights)["n"].item() == count
+
+
 def test_mean_of_equal_states_is_that_state_bit_for_bit():  # T36
     state = {"a": torch.randn(1000, generator=torch.Generator().manual_seed(0))}
     assert torch.equal(mean([state] * 7, [3, 1, 4, 1, 5, 9, 2])["a"], state["a"])
