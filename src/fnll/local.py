@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -14,13 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fnll.errors import require, require_at_least, require_between, require_integer, require_positive
+from fnll.errors import (
+    UserError,
+    require,
+    require_at_least,
+    require_between,
+    require_flag,
+    require_integer,
+    require_positive,
+)
 from fnll.types import Batch, Client
 from fnll.weights import Weights, snapshot
 
 log = logging.getLogger(__name__)
 
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")  # weights are always float32; mixed ones compute in half
+FULL, HALF = "32-true", "16-mixed"
+PRECISIONS = (FULL, "bf16-mixed", HALF)  # weights are always float32; mixed ones compute in half
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,31 +50,37 @@ class LocalSpec:
         require_integer("local.batch_size", self.batch_size, 1, "samples in one step")
         require_positive("local.lr", self.lr, "the learning rate of round 0")
         require_positive("local.lr_decay", self.lr_decay, "the rate of round t is lr * lr_decay ** t")
-        require(
-            self.precision in PRECISIONS, f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
-        )
         if self.clip_norm is not None:
-            require_positive(
-                "local.clip_norm", self.clip_norm, "the largest gradient norm; null leaves gradients alone"
-            )
+            require_positive("local.clip_norm", self.clip_norm, "the largest gradient norm; null: any")
+        require_flag("local.keep_optimizer", self.keep_optimizer)
+        known = ", ".join(PRECISIONS)
+        require(self.precision in PRECISIONS, f"precision must be one of {known}, got {self.precision!r}")
 
 
 def sgd(*, momentum: float, weight_decay: float, **shared: Any) -> LocalSpec:
     """Stochastic gradient descent, as in FedCorr and FedRN."""
     require_between("local.momentum", momentum, 0, 1, "the share of the last step that is kept")
     require_at_least("local.weight_decay", weight_decay, 0, "the L2 penalty")
-    optimizer = partial(torch.optim.SGD, momentum=momentum, weight_decay=weight_decay, fused=True)
+    optimizer = partial(torch.optim.SGD, momentum=momentum, weight_decay=weight_decay, fused=_fused(shared))
     return LocalSpec(optimizer=optimizer, **shared)
 
 
-def adam(*, betas: Iterable[float], weight_decay: float, **shared: Any) -> LocalSpec:
+def adam(*, betas: Sequence[float], weight_decay: float, **shared: Any) -> LocalSpec:
     """Adam with the penalty in the gradient (not AdamW), as in FedNoRo."""
+    if not isinstance(betas, Sequence) or len(betas) != 2:
+        raise UserError(f"local.betas must be two numbers, got {betas}; type local.betas=[0.9,0.999]")
     first, second = betas
     for name, beta in (("first", first), ("second", second)):
         require_between(f"local.betas ({name})", beta, 0, 1, "the decay of a running moment")
+        require(beta < 1, f"local.betas ({name}) must be less than 1, got {beta}; at 1 a moment would never move")
     require_at_least("local.weight_decay", weight_decay, 0, "the L2 penalty")
-    optimizer = partial(torch.optim.Adam, betas=(first, second), weight_decay=weight_decay, fused=True)
+    optimizer = partial(torch.optim.Adam, betas=(first, second), weight_decay=weight_decay, fused=_fused(shared))
     return LocalSpec(optimizer=optimizer, **shared)
+
+
+def _fused(shared: dict[str, Any]) -> bool:
+    """One kernel for the whole step; in half precision such an optimiser unscales by itself, too late for clipping."""
+    return shared.get("precision") != HALF
 
 
 class Classifier(L.LightningModule):
@@ -79,11 +94,9 @@ class Classifier(L.LightningModule):
 
     def __init__(self, net: nn.Module, spec: LocalSpec, t: int = 0) -> None:
         super().__init__()
-        self.net, self.spec, self.t = (
-            net,
-            spec,
-            t,
-        )  # only `net` is uploaded; helpers are plain attributes
+        self.net = net  # the one part that is uploaded; helpers of an objective are attributes of their own
+        self.spec = spec
+        self.t = t  # the round, which the learning rate may depend on
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
@@ -131,55 +144,92 @@ def fit(
     return snapshot(module.net), _state(optimizers) if spec.keep_optimizer else {}
 
 
-def _stepper(module: Classifier, device: torch.device) -> tuple[Callable[[Batch, int], None], list[Optimizer]]:
-    """One optimisation step as a function, and the optimisers it uses.
+Step = Callable[[Batch, int], None]
 
-    Plain float32 modules with automatic optimisation are stepped directly: Fabric's wrappers would add nothing but time
-    (a quarter of a small network's step). Manual optimisation and other precisions go through Fabric.
-    """
+
+def _stepper(module: Classifier, device: torch.device) -> tuple[Step, list[Optimizer]]:
+    """One optimisation step as a function, and the optimisers it uses."""
     configured = module.configure_optimizers()
     optimizers = list(configured) if isinstance(configured, (list, tuple)) else [configured]
-    spec = module.spec
-    if spec.precision == "32-true" and module.automatic_optimization:
-        (optimizer,) = optimizers
+    if not module.automatic_optimization:
+        return _manual(module, optimizers, device), optimizers
+    (optimizer,) = optimizers
+    lean = module.spec.precision == FULL
+    return (_lean(module, optimizer) if lean else _mixed(module, optimizer, device)), optimizers
 
-        def lean(batch: Batch, index: int) -> None:
-            loss = module.training_step(batch, index)
-            if loss is None:
-                return
-            for group in optimizer.param_groups:  # as zero_grad() does, without the 10 µs of its profiler hooks
-                for parameter in group["params"]:
-                    parameter.grad = None
-            loss.backward()
-            if spec.clip_norm is not None:
-                nn.utils.clip_grad_norm_(module.net.parameters(), spec.clip_norm)
-            optimizer.step()
 
-        return lean, optimizers
+def _lean(module: Classifier, optimizer: Optimizer) -> Step:
+    """Full precision: no Fabric, whose wrappers would add a quarter to a small network's step and nothing else."""
+    clip_norm = module.spec.clip_norm
 
-    fabric = _fabric(device, spec.precision)
-    wrapped, *managed = fabric.setup(module, *optimizers)
-
-    def full(batch: Batch, index: int) -> None:
-        with fabric.autocast():  # on one device Fabric calls steps directly, outside of its precision's context
-            loss = module.training_step(batch, index)
-        if not module.automatic_optimization or loss is None:
+    def step(batch: Batch, index: int) -> None:
+        loss = module.training_step(batch, index)
+        if loss is None:
             return
-        (optimizer,) = managed
-        optimizer.zero_grad()
-        fabric.backward(loss)
-        if spec.clip_norm is not None:
-            fabric.clip_gradients(wrapped, optimizer, max_norm=spec.clip_norm)
+        for group in optimizer.param_groups:  # as zero_grad() does, without the 10 µs of its profiler hooks
+            for parameter in group["params"]:
+                parameter.grad = None
+        loss.backward()
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.net.parameters(), clip_norm)
         optimizer.step()
 
-    return full, optimizers
+    return step
 
 
-@lru_cache(maxsize=8)
+def _mixed(module: Classifier, optimizer: Optimizer, device: torch.device) -> Step:
+    """Mixed precision: Fabric casts, scales the loss where half precision needs it, and steps."""
+    clip_norm = module.spec.clip_norm
+    fabric = _fabric(device, module.spec.precision)
+    managed: Any = fabric.setup_optimizers(optimizer)
+
+    def step(batch: Batch, index: int) -> None:
+        with fabric.autocast():
+            loss = module.training_step(batch, index)
+        if loss is None:
+            return
+        managed.zero_grad()
+        fabric.backward(loss)
+        if clip_norm is not None:
+            fabric.clip_gradients(module, managed, max_norm=clip_norm)
+        managed.step()
+
+    return step
+
+
+def _manual(module: Classifier, optimizers: list[Optimizer], device: torch.device) -> Step:
+    """Manual optimisation: the module steps by itself, with `self.optimizers()` and `self.manual_backward(loss)`.
+
+    Those two ask the Fabric that a module was set up with. `Fabric.setup` would also keep every client's module for
+    good, as a callback that each later step of any client goes through; so the module is told directly.
+    """
+    fabric = _fabric(device, module.spec.precision)
+    module.fabric = fabric
+    plain = module.spec.precision == FULL  # where Fabric's own optimisers add nothing
+    module._fabric_optimizers = [o if plain else fabric.setup_optimizers(o) for o in optimizers]  # type: ignore[misc]
+
+    def step(batch: Batch, index: int) -> None:
+        with fabric.autocast():
+            module.training_step(batch, index)
+
+    return step
+
+
 def _fabric(device: torch.device, precision: str) -> L.Fabric:
-    """One Fabric per process, device and precision; hardware only, no loggers and no callbacks."""
+    """A Fabric for hardware only, without loggers and callbacks: one per process, device and precision.
+
+    Half precision's carries the scale of the loss from step to step; there each fit has its own, since a job must not
+    depend on the clients before it.
+    """
+    return _made_fabric(device, precision) if precision == HALF else _shared_fabric(device, precision)
+
+
+def _made_fabric(device: torch.device, precision: str) -> L.Fabric:
     devices = [device.index or 0] if device.type != "cpu" else 1
     return L.Fabric(accelerator=device.type, devices=devices, precision=precision)  # type: ignore[arg-type]
+
+
+_shared_fabric = lru_cache(maxsize=8)(_made_fabric)
 
 
 def _state(optimizers: list[Optimizer]) -> Weights:

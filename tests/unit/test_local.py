@@ -1,6 +1,8 @@
 """Local training: the lean loop against Lightning's Trainer and against Fabric, and what clients' batches hold."""
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 
 import lightning as L
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from fnll.errors import UserError
 from fnll.images import HorizontalFlip, InMemory, RandomCrop, Transform
-from fnll.local import Classifier, adam, fit
+from fnll.local import Classifier, _fabric, adam, fit
 from fnll.models import small_cnn
 from fnll.net import Net
 from fnll.testing import TinyWorld, same, tiny_local
@@ -54,19 +56,53 @@ def test_the_lean_loop_equals_fabrics():
     managed, _ = fit(module(replace(spec, precision="bf16-mixed")), who)
     assert not same(lean, managed)  # another precision really is one
 
-    class Manual(Classifier):
-        def __init__(self, net, spec, t=0):
-            super().__init__(net, spec, t)
-            self.automatic_optimization = False
-
-        def training_step(self, batch, index):
-            optimizer = self.optimizers()
-            optimizer.zero_grad()
-            self.manual_backward(self.loss(batch))
+    class Clipping(Manual):
+        def manual_backward(self, loss, *args, **kwargs):
+            super().manual_backward(loss, *args, **kwargs)
             nn.utils.clip_grad_norm_(self.net.parameters(), 0.5)
-            optimizer.step()
 
-    assert same(lean, fit(module(spec, cls=Manual), who)[0])
+    assert same(lean, fit(module(spec, cls=Clipping), who)[0])
+
+
+class Manual(Classifier):
+    """Steps by itself."""
+
+    def __init__(self, net, spec, t=0):
+        super().__init__(net, spec, t)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, index):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(self.loss(batch))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("cls", [Classifier, Manual])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_nothing_of_a_client_is_kept_after_its_fit(cls, precision):
+    trained = module(tiny_local(epochs=1, precision=precision), cls=cls)
+    gone = weakref.ref(trained)
+    fit(trained, client())
+    del trained
+    gc.collect()
+    assert gone() is None, "every later step would go through it, and memory would fill with networks"
+
+
+def test_manual_and_automatic_optimisation_agree_in_mixed_precision():
+    spec, who = tiny_local(precision="bf16-mixed"), client()
+    assert same(fit(module(spec), who), fit(module(spec, cls=Manual), who))
+
+
+def test_the_loss_scale_of_half_precision_is_not_handed_from_client_to_client():
+    cpu = torch.device("cpu")
+    assert _fabric(cpu, "bf16-mixed") is _fabric(cpu, "bf16-mixed")
+    assert _fabric(cpu, "16-mixed") is not _fabric(cpu, "16-mixed")
+
+
+def test_half_precision_can_clip():
+    fused = tiny_local(), tiny_local(precision="16-mixed", clip_norm=1.0)
+    assert [spec.optimizer.keywords["fused"] for spec in fused] == [True, False]  # Lightning clips no fused optimiser
 
 
 def test_clipping_bounds_the_step():
@@ -225,9 +261,27 @@ def test_adam_is_l2_not_adamw():
         ({"momentum": 1.5}, r"local.momentum must be in \[0, 1\]"),
         ({"weight_decay": -1}, "local.weight_decay must be at least 0"),
         ({"clip_norm": 0}, "local.clip_norm must be greater than 0"),
+        ({"lr": float("inf")}, "local.lr must be finite"),
+        ({"lr": True}, "local.lr must be greater than 0, got True"),
+        ({"weight_decay": float("inf")}, "local.weight_decay must be finite"),
+        ({"keep_optimizer": "perhaps"}, "local.keep_optimizer must be true or false"),
         ({"precision": "8-bit"}, "precision must be one of 32-true, bf16-mixed, 16-mixed"),
     ],
 )
 def test_settings_out_of_range_are_refused(change, message):
     with pytest.raises(UserError, match=message):
         tiny_local(**change)
+
+
+@pytest.mark.parametrize(
+    ("betas", "message"),
+    [
+        (3, "local.betas must be two numbers"),
+        ([0.9], "local.betas must be two numbers"),
+        ([0.9, 1.0], r"local.betas \(second\) must be less than 1"),
+        ([-0.1, 0.9], r"local.betas \(first\) must be in \[0, 1\]"),
+    ],
+)
+def test_adam_refuses_moments_that_torch_would_refuse_in_the_first_job(betas, message):
+    with pytest.raises(UserError, match=message):
+        adam(betas=betas, weight_decay=0.0)

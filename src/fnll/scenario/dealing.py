@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fnll.errors import UserError, require, require_positive
+from fnll.errors import UserError, require_finite, require_positive
 
 Counts = np.ndarray  # (clients, classes) int64: samples of each class that a client gets
 
@@ -34,8 +34,8 @@ def require_room(num_samples: int, num_clients: int, min_size: int) -> None:
 
 def require_concentration(name: str, value: float) -> None:
     """Demand a concentration that a Dirichlet distribution can have."""
+    require_finite(name, value, "type 1e6 for shares that are almost equal")
     require_positive(name, value, "the concentration of a Dirichlet distribution: the smaller, the more uneven")
-    require(np.isfinite(value), f"{name} must be finite, got {value}; type 1e6 for shares that are almost equal")
 
 
 def large_enough(draw: Callable[[int], Counts], min_size: int, allowed: np.ndarray | None = None) -> Counts:
