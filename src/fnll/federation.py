@@ -37,9 +37,7 @@ def federate(
         now = Snapshot(now.t + 1, state, clients, now.totals + ledger.totals)
         idle = 0 if ledger.totals.client_updates else idle + 1
         if idle > IDLE_ROUNDS:
-            raise RuntimeError(
-                f"{idle} rounds in a row uploaded no weights, so the budget of client updates never ends"
-            )
+            raise RuntimeError(f"{idle} rounds in a row uploaded no weights; the budget of client updates never ends")
         yield now, ledger
 
 
@@ -132,20 +130,20 @@ class Federation:
         seed: int,
         t: int,
     ) -> None:
-        self.sizes, self.num_classes, self.input_shape = world.sizes, world.num_classes, world.input_shape
-        self.t, self.budget = t, budget
-        self._before, self._world, self._executor, self._clients, self._ledger = (
-            before,
-            world,
-            executor,
-            clients,
-            ledger,
-        )
+        self.sizes = world.sizes
+        self.num_classes = world.num_classes
+        self.input_shape = world.input_shape
+        self.budget = budget
+        self.t = t
+        self._executor = executor
+        self._clients = clients  # this round's copy: `map` writes memories and corrected labels into it
+        self._ledger = ledger
+        self._before = before  # what earlier rounds have cost
         self._seed = seed
         self._clock = t  # never restarts, also inside `sub`: randomness is addressed by it
-        self._prefix = ""
-        self._uses: Counter[tuple[str, int]] = Counter()
-        self._asked: set[str] = set()
+        self._prefix = ""  # of an inner method's memories
+        self._uses: Counter[tuple[str, int]] = Counter()  # how often a job was sent to a client in this round
+        self._asked: set[str] = set()  # purposes that were sampled for in this round
 
     @property
     def num_clients(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from fnll.seeding import derive, torch_rng
 from fnll.weights import Weights
 
 if TYPE_CHECKING:
-    from fnll.federation import Federation
+    from fnll.federation import Federation, World
 
 Memory = Mapping[str, "Tensor | Weights"]
 
@@ -194,10 +194,17 @@ class Call:
 
 
 class Method(Protocol):
-    """A federated learning method. Optional: `skip(fed) -> str | None`, a reason to decline a scenario."""
+    """A federated learning method: three functions. `Choosy` has one more."""
 
     def init(self, fed: Federation, weights: Weights | None = None) -> State: ...
 
     def round(self, state: Any, fed: Federation) -> State: ...
 
     def model(self, state: Any) -> nn.Module: ...  # images to logits; judged by the harness
+
+
+@runtime_checkable
+class Choosy(Protocol):
+    """A method that may decline a scenario before anything is trained."""
+
+    def skip(self, world: World) -> str | None: ...  # the reason, or None to take part
