@@ -92,12 +92,16 @@ class Observer:
         seconds, self.began = now - self.began, now
         self.total += seconds
         window, self.window = self.window, []
+        every = self.experiment.cfg.diagnostics_every
+        memorised = every > 0 and (self._crossed(step, every) or step == self.experiment.cfg.rounds)
         covered, self.last_step = step - self.last_step, step
         self.settle()
         if self.thread is None:
-            self._observe(snapshot, window, step, seconds / covered, self.total)
+            self._observe(snapshot, window, step, memorised, seconds / covered, self.total)
         else:
-            self.pending = self.thread.submit(self._observe, snapshot, window, step, seconds / covered, self.total)
+            self.pending = self.thread.submit(
+                self._observe, snapshot, window, step, memorised, seconds / covered, self.total
+            )
 
     def settle(self) -> None:
         """Wait for the evaluation under way; its error, if any, is raised here."""
@@ -114,11 +118,16 @@ class Observer:
         return min(snapshot.totals.client_updates // self.experiment.cohort, self.experiment.cfg.rounds)
 
     def _due(self, step: int) -> bool:
-        every, rounds = self.experiment.cfg.eval_every, self.experiment.cfg.rounds
-        crossed = step // every > self.last_step // every
-        return step > self.last_step and (crossed or step > rounds - LAST)
+        crossed = self._crossed(step, self.experiment.cfg.eval_every)
+        return step > self.last_step and (crossed or step > self.experiment.cfg.rounds - LAST)
 
-    def _observe(self, snapshot: Snapshot, window: list[Round], step: int, seconds: float, total: float) -> None:
+    def _crossed(self, step: int, every: int) -> bool:
+        """Whether a multiple of `every` lies between the last evaluation and `step`, which may not be one itself."""
+        return step // every > self.last_step // every
+
+    def _observe(
+        self, snapshot: Snapshot, window: list[Round], step: int, memorised: bool, seconds: float, total: float
+    ) -> None:
         started = time.perf_counter()
         model = self.experiment.method.model(snapshot.state)
         row: dict[str, Any] = {"round": step, "stage": window[-1].stage}
@@ -127,8 +136,7 @@ class Observer:
             row["val/accuracy"] = scores(*confusion(model, self.validation))["test/accuracy"]
         row |= {f"comm/{name}": value for name, value in snapshot.totals._asdict().items()}
         row |= self.diagnostics.score(window)
-        every = self.experiment.cfg.diagnostics_every
-        if every and (step % every == 0 or step == self.experiment.cfg.rounds):
+        if memorised:
             row |= self.diagnostics.memorisation(model)
         row |= {"time/round_s": seconds, "time/total_s": total, "time/eval_s": time.perf_counter() - started}
         facts = [{"round": step, **fact} for fact in self.diagnostics.facts(window)]

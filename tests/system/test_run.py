@@ -127,6 +127,8 @@ def test_evaluation_is_on_the_common_grid(tmp_path):
     rows, _ = run(tmp_path, "rounds=25", "eval_every=4")
     assert [row["round"] for row in rows] == [4, 8, 12, *range(16, 26)]
     assert [row["comm/client_updates"] for row in rows] == [3 * row["round"] for row in rows]
+    # memorisation every five steps: at the first evaluation after each, and at the end
+    assert [row["round"] for row in rows if "memory/wrong" in row] == [8, 12, 16, 20, 25]
 
 
 @dataclass(frozen=True, kw_only=True)
