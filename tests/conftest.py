@@ -1,9 +1,19 @@
-"""Shared by all tests: fnll before lightning (see fnll.torchvision_compat), one torch thread, a cache of our own."""
+"""Shared by all tests: fnll before lightning (see fnll.torchvision_compat), one thread, a cache and a fork server."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: every worker and every child has one core to itself
 
 import fnll  # noqa: F401  isort: skip
 
+import multiprocessing
+from multiprocessing import forkserver
+
 import pytest
 import torch
+
+# What any child of a test needs: importing torch, Lightning and scikit-learn once takes longer than most tests.
+PRELOAD = ["fnll.commands.run", "fnll.commands.check", "fnll.commands.methods", "fnll.sweep.worker"]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -16,3 +26,10 @@ def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FNLL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def fork_server(own_cache):
+    """The process that pools, sweeps and `fnll` fork from, with more imported than any of these asks for."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
+    forkserver.ensure_running()

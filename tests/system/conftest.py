@@ -1,12 +1,12 @@
 """Running `fnll` as a user does: in a process of its own, from a directory of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import forked
 
 TINY = [
     "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
@@ -15,19 +15,18 @@ TINY = [
 
 
 @pytest.fixture
-def fnll(tmp_path):
-    """Call `fnll` with words; returns the completed process."""
+def fnll(fork_server, tmp_path, tmp_path_factory):
+    """Call `fnll` with words in a forked process; returns the completed process."""
+    return lambda *words, fate=None: forked(words, tmp_path, tmp_path_factory.mktemp("outputs"), fate)
 
-    def call(*words, cwd=tmp_path, env=None, **options):
-        return subprocess.run(
-            [sys.executable, "-m", "fnll", *map(str, words)],
-            cwd=cwd,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            **options,
-        )
+
+@pytest.fixture
+def python_m_fnll(tmp_path):
+    """Call `fnll` with words as a shell does, in a new interpreter: seconds slower than the fixture `fnll`."""
+
+    def call(*words):
+        command = [sys.executable, "-m", "fnll", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
     return call
 

@@ -1,22 +1,19 @@
 """The command line as a stranger meets it."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import safetensors.torch
+from commands import Fate
 
 from conftest import TINY, only_run, timeless
 from fnll.testing import same
 
 
-def test_one_run_from_an_empty_directory(fnll, tmp_path):
-    done = fnll("run", *TINY)
+def test_one_run_from_an_empty_directory(python_m_fnll, fnll, tmp_path):
+    done = python_m_fnll("run", *TINY)
     assert done.returncode == 0, done.stderr
     assert "last10" in done.stdout
     assert "Traceback" not in done.stderr
@@ -44,6 +41,12 @@ def test_mistakes_exit_with_2_and_no_traceback(fnll, tmp_path, words, hint):
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_mistake_in_a_new_interpreter(python_m_fnll):
+    done = python_m_fnll("rnu")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "fnll: there is no command 'rnu'; did you mean run?\n"
 
 
 def test_help_teaches(fnll):
@@ -85,32 +88,20 @@ def test_check_in_words_and_for_machines(fnll):
     assert json.loads(lines[0])["outcome"] == "passed"
 
 
-def test_kill_at_any_moment_and_resume(tmp_path):
-    """SIGKILL again and again at random moments; the run completes and equals the uninterrupted one."""
-    words = [*TINY, "rounds=40", "checkpoint_seconds=0", "local.epochs=3"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "fnll", "run", *words]
-    subprocess.run([*command, "runs_dir=whole"], cwd=tmp_path, env=env, check=True, capture_output=True)
-    rng = random.Random(0)
-    metrics, kills = tmp_path / "cut", 0
-    for _ in range(60):
-        child = subprocess.Popen(
-            [*command, "runs_dir=cut"], cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        while child.poll() is None and not list(metrics.glob("*/manifest.json")):
-            time.sleep(0.01)
-        before = sum(len(path.read_bytes()) for path in metrics.glob("*/metrics.jsonl"))
-        while child.poll() is None and sum(len(p.read_bytes()) for p in metrics.glob("*/metrics.jsonl")) == before:
-            time.sleep(0.002)  # into training, so that every attempt gets somewhere
-        time.sleep(rng.uniform(0, 0.4))
-        if child.poll() is not None:
-            assert child.returncode == 0
+def test_kill_at_any_moment_and_resume(fnll, tmp_path):
+    """Die again and again at random moments; the run completes and equals the uninterrupted one."""
+    words = ["run", *TINY, "rounds=40", "checkpoint_seconds=0", "local.epochs=3"]
+    assert fnll(*words, "runs_dir=whole").returncode == 0
+    rng, rows = random.Random(0), []
+    for _ in range(12):
+        done = fnll(*words, "runs_dir=cut", fate=Fate("cut", rng.randint(20, 100), rng.uniform(0, 0.02)))
+        if done.returncode == 0:
             break
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        kills += 1
-    assert kills >= 2, "the test must have interrupted something"
-    subprocess.run([*command, "runs_dir=cut"], cwd=tmp_path, env=env, check=True, capture_output=True)
+        assert done.returncode == -signal.SIGALRM, done.stderr
+        rows += [len(path.read_bytes().splitlines()) for path in tmp_path.glob("cut/*/metrics.jsonl")]
+    assert len({count for count in rows if 0 < count < 40}) >= 3, "the test must have interrupted something"
+    done = fnll(*words, "runs_dir=cut")
+    assert done.returncode == 0, done.stderr
     whole, cut = only_run(tmp_path / "whole"), only_run(tmp_path / "cut")
     assert whole.name == cut.name
     assert timeless(whole / "metrics.jsonl") == timeless(cut / "metrics.jsonl")
