@@ -128,9 +128,11 @@ class ForgetsOnResume(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class Cheater(FedAvg):
-    """Finds the truth in memory and trains on it."""
+    """Finds the truth in memory and trains on it in the first round."""
 
     def train(self, client, weights):
+        if client.t > 0:
+            return super().train(client, weights=weights)
         truth = next(thing for thing in gc.get_objects() if type(thing) is Truth)
         return super().train(client.with_labels(truth.labels[client.data.index]), weights=weights)
 

@@ -24,7 +24,7 @@ def test_contract(name, check, subjects):
 
 
 @pytest.fixture(scope="module")
-def pool():
+def pool(fork_server):
     world = TinyWorld()
     with Pool(world.scenario, workers=2) as workers:
         yield world, workers
@@ -33,5 +33,4 @@ def pool():
 @pytest.mark.parametrize("name", METHODS)
 def test_real_processes_give_the_same_run(name, subjects, pool):
     world, workers = pool
-    alone = play(subjects[name].method(world), world)
-    assert same(alone, play(subjects[name].method(world), world, executor=workers))
+    assert same(subjects[name].plain_run, play(subjects[name].method(world), world, executor=workers))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from fnll.config import compose, options
 from fnll.errors import UserError, nearest
 from fnll.experiment import complete, made
-from fnll.testing.worlds import TinyWorld
+from fnll.federation import Snapshot
+from fnll.testing.worlds import TinyWorld, play
 from fnll.types import Method
 
 SHARED = ("net", "local", "cohort")
@@ -57,6 +60,13 @@ class Subject:
             OmegaConf.update(node, key, value, force_add=True)
         shared = world.shared(cohort)
         return complete(made(node, "method", shared), shared, "method")
+
+    @cached_property
+    def plain_run(self) -> list[Snapshot]:
+        """A run like any other, made once, for the checks that look at one or compare others with it."""
+        world = TinyWorld()
+        torch.manual_seed(1)  # some state of the global generator that is known to differ from another
+        return play(self.method(world), world)
 
 
 def subject_of(name: str) -> Subject:
