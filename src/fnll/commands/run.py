@@ -11,14 +11,9 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from fnll.config import CONFIG_NAME, config_dir, explain, named_preset, options, request_of
-from fnll.display import RunBar, verdict
 from fnll.errors import UserError
-from fnll.experiment import prepare
-from fnll.loggers import watchers
-from fnll.run import execute
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,6 +44,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
+    # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait for them.
+    from rich.console import Console
+
+    from fnll.display import RunBar, verdict
+    from fnll.experiment import prepare
+    from fnll.loggers import watchers
+    from fnll.run import execute
+
     request = request_of(cfg, config_dirs=config_dirs)
     experiment = prepare(request)
     console = Console(stderr=False, highlight=False)
