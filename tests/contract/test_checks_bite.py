@@ -313,5 +313,11 @@ def test_an_excuse_is_shown_with_its_reason():
     assert (result.outcome, result.detail) == ("excused", "it is a joke")
 
 
+def test_a_false_limit_law_says_how_far_it_is_off():
+    detail = run_check(subject(FalseLaw), CHECKS["limit_laws"]).detail
+    assert "strength 0 is FedAvg: this should be FedAvg, but after 8 rounds" in detail
+    assert "away" in detail
+
+
 def test_this_file_is_where_hydra_finds_it():
     assert Path(__file__).stem in __name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -17,43 +18,62 @@ def main(argv: Sequence[str]) -> int:
     """Run the checks and say in plain words what holds, what does not, what that would mean and how to mend it."""
     parser = argparse.ArgumentParser(
         prog="fnll check",
-        description="Test a method against the rules of a fair comparison, in worlds of six tiny clients (seconds).",
+        description="Test a method against the rules of a fair comparison, in worlds of six tiny clients (seconds).\n"
+        "The exit code is 1 if a check fails.",
         epilog="checks:\n" + "\n".join(f"  {name:<22} {check.promise}" for name, check in CHECKS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("method", help="a method's name, or the path of its YAML")
     parser.add_argument("--only", default="", help="names of checks, separated by commas")
-    parser.add_argument("--json", action="store_true", help="one JSON object per check, for CI")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="for CI: one JSON object a line and check; outcome is passed, failed, excused or untried",
+    )
     args = parser.parse_args(argv)
     results = []
     console = Console(highlight=False)
     for result in check_method(subject_of(args.method), [name for name in args.only.split(",") if name]):
         results.append(result)
         if args.json:
-            print(json.dumps(_record(result)))
-        else:
+            print(json.dumps(_record(args.method, result)))
+        elif result.outcome != "untried":
             _show(console, result)
-    failed = [result for result in results if result.outcome == "failed"]
     if not args.json:
-        count = f"{len(results) - len(failed)} of {len(results)} checks hold"
-        console.print(f"[red]{count}[/]" if failed else f"[green]{count}[/]: {args.method} may enter the comparison")
-    return 1 if failed else 0
+        _conclude(console, args.method, results)
+    return int(any(result.outcome == "failed" for result in results))
+
+
+def _conclude(console: Console, method: str, results: list[Result]) -> None:
+    number = Counter(result.outcome for result in results)
+    held = f"{number['passed']} of {len(results)} checks hold"
+    if number["excused"]:
+        held += f", {number['excused']} excused"
+    if number["untried"]:
+        console.print(f"[red]the method cannot be made[/]: {number['untried']} further checks were not tried")
+    elif number["failed"]:
+        console.print(f"[red]{held}[/], {number['failed']} failed", soft_wrap=True)
+    elif len(results) < len(CHECKS):
+        console.print(f"[green]{held}[/]; the whole list decides: fnll check {method}", soft_wrap=True)
+    else:
+        console.print(f"[green]{held}[/]: {method} may enter the comparison", soft_wrap=True)
 
 
 def _show(console: Console, result: Result) -> None:
     check = result.check
     console.print(f"{MARKS[result.outcome]} [bold]{check.name}[/]  {check.promise}", soft_wrap=True)
     if result.outcome == "failed":
-        console.print(f"    what happened   {result.detail}", soft_wrap=True, markup=False)
+        console.print(f"    what happened     {result.detail}", soft_wrap=True, markup=False)
         console.print(f"    what is at stake  {check.stakes}", soft_wrap=True, markup=False)
-        console.print(f"    how to mend it  {check.remedy}", soft_wrap=True, markup=False)
+        console.print(f"    how to mend it    {check.remedy}", soft_wrap=True, markup=False)
     elif result.outcome == "excused":
         console.print(f"    excused by the method: {result.detail}", soft_wrap=True, markup=False)
 
 
-def _record(result: Result) -> dict[str, str]:
+def _record(method: str, result: Result) -> dict[str, str]:
     check = result.check
     return {
+        "method": method,
         "check": check.name,
         "outcome": result.outcome,
         "detail": result.detail,

@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Result:
-    """How one check went: `passed`, `failed`, or `excused` with the method's own reason."""
+    """How one check went: `passed`, `failed`, `excused` with the method's own reason, or `untried`."""
 
     check: Check
     outcome: str
@@ -56,7 +56,7 @@ def run_check(subject: Subject, check: Check) -> Result:
         return Result(check, "excused", reason)
     try:
         check.test(subject)
-    except AssertionError as error:
+    except (AssertionError, UserError) as error:
         return Result(check, "failed", str(error))
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -66,9 +66,23 @@ def run_check(subject: Subject, check: Check) -> Result:
 
 
 def check_method(subject: Subject, only: Iterable[str] = ()) -> Iterator[Result]:
-    """Run all checks, or those named, one after the other."""
+    """Run all checks, or those named, one after the other; a method that cannot be made fails one of them."""
     names = list(only) or list(CHECKS)
     for name in names:
         if name not in CHECKS:
             raise UserError(f"there is no check called {name!r}; {nearest(name, CHECKS)}")
-        yield run_check(subject, CHECKS[name])
+    mistake = _making(subject)
+    if mistake is None:
+        yield from (run_check(subject, CHECKS[name]) for name in names)
+    else:
+        yield Result(CHECKS["config_matches_fields"], "failed", mistake)
+        yield from (Result(CHECKS[name], "untried", mistake) for name in names if name != "config_matches_fields")
+
+
+def _making(subject: Subject) -> str | None:
+    """What is wrong with the YAML or the class, if the method cannot be made: one mistake, not one for each check."""
+    try:
+        subject.method(TinyWorld())
+    except UserError as error:
+        return str(error)
+    return None

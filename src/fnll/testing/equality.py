@@ -38,3 +38,12 @@ def canonical(value: Any) -> Any:
 def same(left: Any, right: Any) -> bool:
     """Whether two values are equal bit for bit."""
     return canonical(left) == canonical(right)
+
+
+def apart(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> str:
+    """Where two network states differ most, in words."""
+    if left.keys() != right.keys():
+        return f"their entries differ: {', '.join(sorted(left.keys() ^ right.keys()))}"
+    far = {name: float((left[name].double() - value.double()).abs().max()) for name, value in right.items()}
+    worst = max(far, key=lambda name: far[name])
+    return f"{worst} is up to {far[worst]:.2g} away"
