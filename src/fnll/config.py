@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,27 @@ def config_dir() -> Path:
 @cache  # reading the metadata of every installed package takes as long as composing a config
 def plugin_dirs() -> dict[str, Path]:
     """Config folders of other installed packages, by the name under which they registered."""
-    return {
-        point.name: Path(str(files(point.value.partition(":")[0]))) / point.value.partition(":")[2]
-        for point in entry_points(group=ENTRY_POINTS)
-    }
+    found: dict[str, Path] = {}
+    for point in entry_points(group=ENTRY_POINTS):
+        folder = _plugin_dir(point)
+        if found.setdefault(point.name, folder) != folder:
+            raise UserError(
+                f"two installed packages register {ENTRY_POINTS} under the name {point.name!r}: {found[point.name]} "
+                f"and {folder}; rename one of the entry points or uninstall one of the packages"
+            )
+    return found
+
+
+def _plugin_dir(point: EntryPoint) -> Path:
+    package, _, inside = point.value.partition(":")
+    who = f"the installed package {point.dist.name if point.dist else package!r} registers {point.value!r} with fnll"
+    try:
+        folder = Path(str(files(package))) / inside
+    except Exception as error:  # whatever importing somebody's package may raise
+        raise UserError(f"{who}, but importing it fails: {error}; mend or uninstall it") from error
+    if not folder.is_dir():
+        raise UserError(f"{who}, but there is no folder {folder}; mend or uninstall it")
+    return folder
 
 
 def options(group: str, extra: Sequence[Path] = ()) -> dict[str, Path]:

@@ -178,6 +178,11 @@ def _mistake(node: DictConfig, group: str, error: InstantiationException) -> Exc
             target = get_method(node._target_) if "_target_" in node else None
             return _explain_arguments(target, group, cause, {})
         root, cause = cause, cause.__cause__
+    if isinstance(root, ModuleNotFoundError):
+        return UserError(
+            f"{group}: Python finds no module {root.name!r}, which _target_: {node.get('_target_')} needs; install its "
+            "package, or put the folder that holds it first: PYTHONPATH=FOLDER fnll ..."
+        )
     return UserError(f"{group}: {str(root).splitlines()[0]} (while making {node.get('_target_')})")
 
 

@@ -71,6 +71,7 @@ def test_a_config_dir_of_ones_own(fnll, tmp_path):
     assert done.returncode == 0, done.stderr
     assert only_run(tmp_path / "runs").name.startswith("mine-")
     assert fnll("check", "mine/method/mine.yaml", "--only", "finite").returncode == 0
+    assert "mine " in fnll("methods", "--config-dir", "mine").stdout
 
 
 def test_methods_lists_papers(fnll):
@@ -86,6 +87,34 @@ def test_check_in_words_and_for_machines(fnll):
     assert "2 of 2 checks hold" in done.stdout
     lines = fnll("check", "fedavg", "--only", "finite", "--json").stdout.splitlines()
     assert json.loads(lines[0])["outcome"] == "passed"
+    assert json.loads(lines[0])["method"] == "fedavg"
+
+
+def test_check_blames_a_method_that_cannot_be_made_once(fnll, tmp_path):
+    (tmp_path / "mine.yaml").write_text("_target_: fnll.methods.fedprox.FedProx\n_partial_: true\nnu: 0.5\n")
+    done = fnll("check", "mine.yaml")
+    assert done.returncode == 1
+    assert done.stdout.count("method has no setting called 'nu'") == 1
+    assert "further checks were not tried" in done.stdout
+    rows = [json.loads(line) for line in fnll("check", "mine.yaml", "--json").stdout.splitlines()]
+    assert [row["outcome"] for row in rows] == ["failed"] + ["untried"] * (len(rows) - 1)
+
+
+def test_a_class_that_python_does_not_find_is_named_with_the_remedy(fnll, tmp_path):
+    (tmp_path / "mine/method").mkdir(parents=True)
+    (tmp_path / "mine/method/mine.yaml").write_text("_target_: my_methods.Mine\n_partial_: true\n")
+    done = fnll("run", "--config-dir", "mine", "method=mine", *TINY)
+    assert done.returncode == 2
+    assert "no module 'my_methods'" in done.stderr
+    assert "PYTHONPATH=" in done.stderr
+
+
+def test_two_config_dirs_with_one_name_are_refused_in_every_group(fnll, tmp_path):
+    (tmp_path / "mine/noise").mkdir(parents=True)
+    (tmp_path / "mine/noise/none.yaml").write_text("_target_: builtins.dict\n")
+    done = fnll("run", "--config-dir", "mine", *TINY)
+    assert done.returncode == 2
+    assert "noise=none is defined twice" in done.stderr
 
 
 def test_kill_at_any_moment_and_resume(fnll, tmp_path):

@@ -5,12 +5,15 @@ installed in it comes first.
 """
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
+import yaml
+from jinja2 import Environment
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -72,6 +75,30 @@ def test_a_package_from_the_scaffold_is_found_checked_run_and_swept(machine, tmp
     call(bin / "fnll", "sweep", "method=fedavg,my_idea", "seed=0,1", *TINY, "--jobs", "2", cwd=empty)
     assert len(list(empty.glob("runs/*/summary.json"))) == 4
     call(bin / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "my_fl/tests", cwd=empty)
+
+
+@pytest.mark.slow
+def test_data_partition_noise_and_network_from_a_package(machine, tmp_path):
+    """The examples of docs/add-data-or-noise.md, moved into a package."""
+    bin, install = machine
+    folder = tmp_path / "my_world_fl"
+    source = folder / "src/my_world_fl"
+    for name, text in re.findall(
+        r"^```\w+\n# file: (\S+)\n(.*?)^```$", (ROOT / "docs/add-data-or-noise.md").read_text(), re.M | re.S
+    ):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text.replace("_target_: ", "_target_: my_world_fl."))
+    (source / "__init__.py").touch()
+    template = Environment().from_string((ROOT / "src/fnll/scaffold/pyproject.toml.j2").read_text())
+    (folder / "pyproject.toml").write_text(template.render(package="my_world_fl"))
+    install(folder)
+    words = ["dataset=stripes", "partition=growing", "noise=every_second", "model=linear", "num_clients=6", "rounds=2"]
+    call(bin / "fnll", "run", *words, cwd=tmp_path)
+    (config,) = [yaml.safe_load(path.read_text()) for path in tmp_path.glob("runs/*/config.yaml")]
+    targets = {config[group]["_target_"] for group in ("dataset", "partition", "noise", "model")}
+    assert targets == {f"my_world_fl.{name}" for name in
+                       ("my_world.stripes", "my_world.Growing", "my_noise.EverySecond", "my_world.linear")}  # fmt: skip
+    assert list(tmp_path.glob("runs/*/summary.json"))
 
 
 @pytest.mark.slow

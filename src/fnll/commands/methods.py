@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,8 +19,11 @@ def main(argv: Sequence[str]) -> int:
     """List every choice of the config group `method`."""
     parser = argparse.ArgumentParser(prog="fnll methods", description="The installed methods, ours and the plugins'.")
     parser.add_argument("--json", action="store_true", help="machine-readable")
+    parser.add_argument(
+        "--config-dir", "-cd", type=Path, action="append", default=[], metavar="DIR", help="a folder of more configs"
+    )
     args = parser.parse_args(argv)
-    rows = [describe(name) for name in options("method")]
+    rows = [describe(name, args.config_dir) for name in options("method", args.config_dir)]
     if args.json:
         print(json.dumps(rows, indent=2))
         return 0
@@ -30,9 +34,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe(name: str, config_dirs: Sequence[Path] = ()) -> dict[str, Any]:
     """Name, paper, class and privileges of an installed method."""
-    request = compose([f"method={name}"])
+    request = compose([f"method={name}"], config_dirs)
     target = made(request.cfg.method, "method").func
     given = list(getattr(target, "privileges", ()))
     if request.cfg.scenario.oracle != "none":

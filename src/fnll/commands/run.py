@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fnll.config import CONFIG_NAME, config_dir, explain, named_preset, options, request_of
+from fnll.config import CONFIG_NAME, GROUPS, config_dir, explain, named_preset, options, request_of
 from fnll.errors import UserError
 
 
@@ -32,7 +32,8 @@ def main(argv: Sequence[str]) -> int:
     before = sys.argv
     sys.argv = ["fnll run", *named_preset(argv, extra)]
     try:
-        options("method", extra)
+        for group in GROUPS:
+            options(group, extra)
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(task)()
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, extra) from None
@@ -59,7 +60,10 @@ def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
     known = (folder / "summary.json").exists()
     summary = execute(experiment, [RunBar(console), *watchers(request)])
     if known:
-        console.print(f"{experiment.run_id} is finished already; nothing to do", soft_wrap=True)
+        console.print(
+            f"{experiment.run_id} is finished already; nothing to do (delete its folder to compute it again)",
+            soft_wrap=True,
+        )
     console.print(verdict(summary), soft_wrap=True)
     console.print(f"run folder: {folder}", soft_wrap=True)
     return summary["test/accuracy"]["last10"]  # what a Hydra sweeper may optimise
