@@ -4,6 +4,7 @@ A block whose first line is `# file: NAME` is written to that file; `bash` block
 and `console` blocks are pictures. Commands that install or build (`make`, `pip`, `git`) are checked by name.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -13,12 +14,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fnll.config import options
+from fnll.config import GROUPS, compose, config_dir, options
+from fnll.config import _known_keys as known_keys
+from fnll.experiment import prepare
+from fnll.run import execute
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.M | re.S)
-CHECKED_BY_NAME = ("make", "pip", "git", "pre-commit", "python", "wandb", "cd", "sbatch", "srun", "ray")
+CHECKED_BY_NAME = ("make", "pip", "git", "pre-commit", "python", "source", "wandb", "cd", "sbatch", "srun", "ray")
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -62,6 +66,33 @@ def test_code_blocks_run(page, tmp_path):
             assert kind in ("text", "console", "toml", "latex"), f"{page.name} has a block of {kind!r}"
 
 
+OURS = "|".join(GROUPS)
+CHOICE = re.compile(rf"(?<![\w.@])({OURS})=([a-z][\w,/]*)(?![\w<(])")
+SETTING = re.compile(rf"(?<![\w./@+])((?:{OURS}|eval|sweep)(?:\.[a-z_0-9]+)+)(?![\w/])")
+EXAMPLES = {"experiment=mine", "method=mine", "scenario.json", "method.usual.mu"}  # the last: of a method in a method
+
+
+def typed(page: Path) -> str:
+    """Whatever a page shows as typed at a prompt: commands in blocks of any kind, and words in code type."""
+    text = page.read_text()
+    shown = [block for kind, block in re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.M | re.S)
+             if kind in ("", "bash", "console")]  # fmt: skip
+    rest = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return "\n".join([*shown, *re.findall(r"`([^`\n]+)`", rest)])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_choices_and_settings_exist(page):
+    """Every `group=choice` and every `group.setting` of a page, also in commands too long to run here."""
+    own = set(re.findall(r"# file: configs/(\w+)/(\w+)\.yaml", page.read_text()))
+    for group, names in CHOICE.findall(typed(page)):
+        for name in names.strip(",").split(","):
+            known = (config_dir() / group / f"{name}.yaml").exists() or (group, name) in own
+            assert known or f"{group}={name}" in EXAMPLES, f"there is no {group}={name}"
+    for key in set(SETTING.findall(typed(page))) - EXAMPLES:
+        assert key in known_keys(key), f"there is no setting {key}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_make_targets_exist(page):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
@@ -81,12 +112,47 @@ def test_every_method_has_a_page_and_a_place_in_the_menu():
         assert f"methods/{base}.md" in menu
 
 
-def test_every_recorded_key_is_documented():
-    documented = (ROOT / "docs/metrics.md").read_text()
-    source = "".join(path.read_text() for path in (ROOT / "src/fnll").glob("*.py"))
-    keys = set(re.findall(r'"((?:test|val|comm|select|labels|detect|levels|memory|time)/[a-z0-9_]+)"', source))
-    assert keys
-    assert not {key for key in keys if f"`{key}`" not in documented}
+TINY = [
+    "dataset=synthetic", "dataset.samples=240", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
+    "model=mlp", "model.hidden=[8]", "num_clients=8", "local.epochs=1", "noise.rho=0.6", "noise.tau=0.5",
+]  # fmt: skip
+RECORDING = {  # settings under which eight rounds pass through every stage and record all that there is to record
+    "fedavg": ["dataset.validation=0.2"],
+    "fedcorr": ["method.passes=2", "method.finetune=2"],
+    "fedrn": ["method.warmup=2"],
+    "fednoro": ["method.warmup=2"],
+}
+
+
+def test_every_recorded_key_is_documented(tmp_path):
+    """Runs say what is recorded, the page says what it means: neither knows a name that the other does not."""
+    found = {"summary": set(), "metrics": set(), "facts": set()}
+    for name, settings in RECORDING.items():
+        words = [f"method={name}", *TINY, "rounds=8", "diagnostics_every=4", f"runs_dir={tmp_path}", *settings]
+        folder = tmp_path / prepared(words)
+        found["summary"] |= json.loads((folder / "summary.json").read_text()).keys()
+        for file, part in (("metrics.jsonl", "metrics"), ("diagnostics.jsonl", "facts")):
+            for row in map(json.loads, (folder / file).read_text().splitlines()):
+                found[part] |= set(row) if part == "metrics" else {row["name"]}
+    page = (ROOT / "docs/metrics.md").read_text()
+    keys, _, facts = page.partition("## Facts")
+    facts = facts.partition("## What a job")[0]
+    listed = {"metrics": first_cells(keys.partition("`summary.json`")[0]), "facts": first_cells(facts)}
+    assert found["metrics"] == listed["metrics"]
+    assert found["facts"] == listed["facts"]
+    assert not {key for key in found["summary"] if f"`{key}`" not in page}
+
+
+def prepared(words: list[str]) -> str:
+    experiment = prepare(compose(words))
+    execute(experiment)
+    return experiment.run_id
+
+
+def first_cells(text: str) -> set[str]:
+    """The names in the first column of the tables in `text`."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
 
 
 @pytest.mark.slow
