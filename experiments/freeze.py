@@ -2,8 +2,8 @@
 
     python experiments/freeze.py RUNS experiments/NAME
 
-writes `results.jsonl` (each run's summary with its cell, commit and command), `report.md` and `curves.png`. The verdict,
-in `README.md`, is for people to write.
+writes `results.jsonl` (each run's summary with its cell, commit and command), `report.md` and `curves.png`. The
+verdict, in `README.md`, is for people to write.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ def results(store: Store, runs: Path) -> list[dict]:
     lines = []
     for run in store.runs[store.runs["status"] == FINISHED].sort_values(["method", "cell", "seed"]).itertuples():
         summary = json.loads((runs / str(run.run_id) / "summary.json").read_text())
-        command = re.sub(r" (runs_dir|dataset\.root)=\S+", "", str(run.command))  # where things lay is nobody's business
+        command = re.sub(r" (runs_dir|dataset\.root)=\S+", "", str(run.command))  # wherever things lay
         lines.append({"cell": run.cell, "commit": run.commit, "command": command, **summary})
     return lines
 
 
 def main() -> None:
+    """Read the runs, write the three files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("out", type=Path)
