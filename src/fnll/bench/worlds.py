@@ -42,8 +42,9 @@ def experiment_of(words: Sequence[str]) -> Experiment:
     """
     request = compose(words)
     check_settings(request.cfg)
-    dataset = uniform_images(request.cfg.dataset) if request.choices["dataset"] == "synthetic" else None
-    return Experiment(request, *scenario_of(request.cfg, dataset), device_of(request.cfg.device))
+    cfg = request.cfg
+    dataset = uniform_images(cfg.dataset) if request.choices["dataset"] == "synthetic" else made(cfg.dataset, "dataset")
+    return Experiment(request, dataset, *scenario_of(cfg, dataset), device_of(cfg.device))
 
 
 def uniform_images(cfg: DictConfig) -> Dataset:
