@@ -6,6 +6,7 @@ back to those, so that an interrupted run ends with the very file of an uninterr
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -18,9 +19,9 @@ from fnll.errors import UserError
 from fnll.files import read_json, write_json
 
 METRICS, DIAGNOSTICS = "metrics.jsonl", "diagnostics.jsonl"
+SCORES = ("test/accuracy", "test/balanced_accuracy", "test/loss")
 LAST = 10  # evaluations that `last10` averages
-
-
+HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # what a system answers where another process has the lock
 MARKS = ("failed", "skipped")  # what an earlier attempt came to: failed.json, skipped.json
 
 
@@ -52,7 +53,13 @@ class RunFolder:
         return (self.path / "summary.json").exists()
 
     def summary(self) -> dict[str, Any]:
-        return read_json(self.path / "summary.json")
+        try:
+            return read_json(self.path / "summary.json")
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{self.path / 'summary.json'} cannot be read ({error}); delete it and type the command again to have "
+                "it written anew"
+            ) from None
 
     def open(self) -> None:
         """Make the folder and take its lock, which the system releases however this process ends."""
@@ -65,9 +72,14 @@ class RunFolder:
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             self.close()
-            raise BusyError(f"run {self.run_id} is being computed by another process; wait for it to end") from None
+            if error.errno in HELD:
+                raise BusyError(f"run {self.run_id} is being computed by another process; wait for it to end") from None
+            raise StoreError(
+                f"cannot lock {self.path / 'lock'}: {error.strerror or error}. Without locks two processes could write "
+                "one run; choose a folder on another file system with runs_dir=DIR"
+            ) from None
         for left in self.path.glob(".*.*"):  # by a process that was killed in `write_atomic`
             left.unlink()
 
@@ -102,6 +114,15 @@ class RunFolder:
             with (self.path / name).open("a") as file:
                 file.writelines(json.dumps(plain(dict(row)), allow_nan=False) + "\n" for row in rows)
 
+    def readable(self, length: int) -> bool:
+        """Whether the first `length` bytes of the metrics are whole rows, as a checkpoint of that length supposes."""
+        path = self.path / METRICS
+        head = path.read_bytes()[:length] if path.exists() else b""
+        try:
+            return len(head) == length and all(isinstance(json.loads(line), dict) for line in head.splitlines())
+        except ValueError:
+            return False
+
     def rows(self) -> list[dict[str, Any]]:
         """The evaluated rounds so far."""
         path = self.path / METRICS
@@ -115,17 +136,20 @@ class RunFolder:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]], diverged: bool, rounds: int) -> dict[str, Any]:
-    """Best, last and mean of the last ten of each test metric, and the final cost."""
-    names = [name for name in rows[0] if name.startswith("test/")] if rows else ["test/accuracy"]
+    """Best, last and mean of the last ten of each test metric, and the final cost.
+
+    A loss that is not finite (null in its row) is never the best, and makes the last or the mean it belongs to null.
+    """
     result: dict[str, Any] = {}
-    for name in names:
-        values = [row[name] for row in rows if row.get(name) is not None]
-        tail = [row[name] for row in rows if row["round"] > rounds - LAST and row.get(name) is not None]
+    for name in SCORES:
+        values = [row[name] for row in rows]
+        finite = [value for value in values if value is not None]
+        tail = [row[name] for row in rows if row["round"] > rounds - LAST]
         pick = min if name == "test/loss" else max
         result[name] = {
-            "best": pick(values) if values else None,
+            "best": pick(finite) if finite else None,
             "last": None if diverged or not values else values[-1],
-            "last10": None if diverged or not tail else sum(tail) / len(tail),
+            "last10": None if diverged or not tail or None in tail else sum(tail) / len(tail),
         }
     if rows:
         result |= {name: value for name, value in rows[-1].items() if name.startswith("comm/")}

@@ -20,6 +20,7 @@ from fnll.files import write_atomic
 from fnll.manifest import describe
 from fnll.observer import Observer, Progress, overlaps
 from fnll.records import METRICS, DeclinedError, RunFolder, StoreError
+from fnll.types import Choosy
 from fnll.weights import all_finite
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ def execute(
 def _ask(experiment: Experiment) -> None:
     """Let the method decline a scenario that it cannot take."""
     method = experiment.method
-    reason = method.skip(experiment.world) if hasattr(method, "skip") else None
+    reason = method.skip(experiment.world) if isinstance(method, Choosy) else None
     if reason:
         raise DeclinedError(f"{experiment.request.name} declines this scenario: {reason}")
 
@@ -84,6 +85,9 @@ def _train(
     torch.set_deterministic_debug_mode("warn")  # the same as use_deterministic_algorithms, without its slow import
     checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
     restored = checkpoints.load(folder.lengths())
+    if restored is not None and not folder.readable(restored.lengths[METRICS]):
+        log.warning("run %s: %s is damaged", folder.run_id, METRICS)
+        restored = None
     if restored is None and (folder.path / METRICS).exists():
         log.warning("run %s was interrupted before a usable checkpoint; it starts over", folder.run_id)
     folder.cut(restored.lengths if restored else {})

@@ -64,7 +64,14 @@ def test_the_model_is_judged_in_evaluation_mode():
 
 def rows(values, start=1):
     return [
-        {"round": start + i, "test/accuracy": v, "test/loss": 1 - v, "comm/up_bytes": i, "time/total_s": 2.0 * i}
+        {
+            "round": start + i,
+            "test/accuracy": v,
+            "test/balanced_accuracy": v,
+            "test/loss": 1 - v,
+            "comm/up_bytes": i,
+            "time/total_s": 2.0 * i,
+        }
         for i, v in enumerate(values)
     ]
 
@@ -85,7 +92,14 @@ def test_last_ten_are_rounds_not_rows():
 def test_a_diverged_run_has_no_last():
     summary = summarise(rows([0.3, 0.6]), diverged=True, rounds=20)
     assert summary["test/accuracy"] == {"best": 0.6, "last": None, "last10": None}
-    assert summarise([], diverged=True, rounds=20)["test/accuracy"] == {"best": None, "last": None, "last10": None}
+    nothing = summarise([], diverged=True, rounds=20)
+    assert set(nothing) == {"test/accuracy", "test/balanced_accuracy", "test/loss"}
+    assert all(scores == {"best": None, "last": None, "last10": None} for scores in nothing.values())
+
+
+def test_a_loss_that_is_not_finite_is_never_passed_over_in_silence():
+    losses = [row | {"test/loss": loss} for row, loss in zip(rows([0.5] * 3), [2.0, 1.0, None], strict=True)]
+    assert summarise(losses, diverged=False, rounds=3)["test/loss"] == {"best": 1.0, "last": None, "last10": None}
 
 
 def test_cutting_back(tmp_path):
