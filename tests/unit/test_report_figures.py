@@ -123,12 +123,36 @@ def test_the_papers_figures_from_records_alone(store, name, method, panels):
     assert len(figure.axes) == panels
 
 
+def test_clients_and_classes_have_no_halves(store):
+    for figure in (figures.fedrn_5(store, run_of(store, "fedrn")), figures.fedcorr_8(store, run_of(store, "fedcorr"))):
+        ax = figure.axes[0]
+        assert all(tick == round(tick) for axis in (ax.xaxis, ax.yaxis) for tick in axis.get_ticklocs())
+
+
 def test_fedcorr_8_follows_the_labels_through_the_stages(store):
     figure = figures.fedcorr_8(store, run_of(store, "fedcorr"))
-    everyone = figure.axes[::6]  # one row per stage: all clients, then the first five
+    everyone = figure.axes[::6]  # one row per stage: all clients, then the five noisiest
     assert [ax.get_ylabel().split("\n")[0] for ax in everyone] == ["given", "preprocessing", "finetuning"]
     shares = [float(ax.get_title().removeprefix("all clients: ").split("%")[0]) for ax in everyone]
     assert shares == sorted(shares, reverse=True)
+
+
+def test_fedcorr_8_shows_the_noisiest_clients(tmp_path):
+    right, wrong = [[9, 0], [0, 9]], [[4, 5], [5, 4]]
+    facts = [{"round": 0, "t": 0, "name": "confusion", "value": [right] * 7 + [wrong, right, wrong]}]
+    run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
+    titles = [ax.get_title() for ax in figures.fedcorr_8(load(tmp_path), run_id).axes]
+    assert titles[0] == "all clients: 11.1% wrong"
+    assert titles[-2:] == ["client 7: 55.6% wrong", "client 9: 55.6% wrong"]
+
+
+def test_small_shares_have_labels_of_their_own(tmp_path):
+    write_run(tmp_path, "fedcorr", [0.1] * 4, metrics={"labels/broken": [0.001, 0.002, 0.004, 0.003]})
+    ax = figures.diagnostics(load(tmp_path).metrics).axes[0]
+    for axis in (ax.xaxis, ax.yaxis):
+        labels = axis.get_major_formatter().format_ticks(axis.get_ticklocs())
+        assert len(set(labels)) == len(labels)
+    assert all(tick == round(tick) for tick in ax.get_xticks())  # rounds
 
 
 def test_fedcorr_7_shows_sample_detection_where_it_was_recorded(tmp_path):
@@ -228,6 +252,14 @@ def test_the_gallery_draws_all_that_the_store_allows(store):
     assert names[:4] == ["curves_round", "curves_client_updates", "curves_bytes", "curves_total_s"]
     assert {"diagnostics", "label_quality", "regime_map", "lid", "confusion", "expertise", "similarity"} <= set(names)
     assert telling_cell(store) == "ρ=0.6 τ=0.5"
+
+
+def test_labels_that_nobody_corrected_make_no_figure_of_a_correction(tmp_path):
+    given = {"round": 0, "t": 0, "name": "confusion", "value": [[[4, 5], [5, 4]]]}
+    write_run(tmp_path, "fedavg", [0.1], diagnostics=[given])
+    corrected = write_run(tmp_path, "fedcorr", [0.1], diagnostics=[given, {**given, "round": 1, "t": 1}])
+    names = [plate.name for plate in gallery(analyse(load(tmp_path)))]
+    assert [name for name in names if name.startswith("confusion")] == [f"confusion_{corrected}"]
 
 
 def test_the_same_figure_gives_the_same_bytes(store, tmp_path):

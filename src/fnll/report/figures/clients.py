@@ -106,13 +106,13 @@ def lid_passes(store: Store, run_id: str) -> Figure:
 
 
 def confusion(store: Store, run_id: str) -> Figure:
-    """Labels against the true ones as each stage left them: all clients, and the first five (FedCorr, figure 8)."""
+    """Labels against the true ones as each stage left them: all clients, and the noisiest (FedCorr, figure 8)."""
     stages = _by_stage(store, run_id, recorded(store, run_id, "confusion"))
-    first = next(iter(stages.values()))
-    inhabited = [k for k, matrix in enumerate(first) if matrix]
-    summed = len(first) < len(levels(store, run_id))  # too many clients and classes: the run recorded their sum
-    columns: dict[str, list[int]] = {"all clients": inhabited}
-    columns |= {} if summed else {f"client {k}": [k] for k in inhabited[:SHOWN]}
+    given = {k: np.array(matrix) for k, matrix in enumerate(next(iter(stages.values()))) if matrix}
+    columns: dict[str, list[int]] = {"all clients": list(given)}
+    if len(next(iter(stages.values()))) == len(levels(store, run_id)):  # of very many clients the run recorded the sum
+        noisiest = sorted(given, key=lambda k: np.trace(given[k]) / max(given[k].sum(), 1))[:SHOWN]
+        columns |= {f"client {k}": [k] for k in sorted(noisiest)}
     with styled():
         figure, axes = panels(len(columns) * len(stages), columns=len(columns), width=2.0, height=2.2)
         grid = iter(axes)
@@ -148,6 +148,7 @@ def similarity(store: Store, run_id: str) -> Figure:
         image = ax.imshow(matrix, cmap="cividis")
         figure.colorbar(image, ax=ax, label="cosine similarity")
         ax.set(xlabel="client", ylabel="client")
+        whole_numbers(ax.xaxis, ax.yaxis)
         ax.grid(visible=False)
     return figure
 
@@ -205,7 +206,7 @@ def _matrix(ax: Axes, counts: np.ndarray, title: str) -> None:
     ax.imshow(share, cmap="cividis", norm=LogNorm(1e-3, 1, clip=True))  # off-diagonal mass is small and is the point
     wrong = 1 - np.trace(counts) / max(counts.sum(), 1)
     ax.set_title(f"{title}: {wrong:.1%} wrong", fontsize=8)
-    whole_numbers(ax)
+    whole_numbers(ax.xaxis, ax.yaxis)
     ax.grid(visible=False)
 
 
@@ -223,4 +224,4 @@ def _detection(ax: Axes, counts: dict[str, list[float]]) -> None:
 
 def _clients(ax: Axes, ylabel: str) -> None:
     ax.set(xlabel="client", ylabel=ylabel, ylim=(0, 1.02))
-    whole_numbers(ax)
+    whole_numbers(ax.xaxis)

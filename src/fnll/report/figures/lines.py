@@ -116,6 +116,6 @@ def _label(axes: Sequence[Axes], x: str, y: str) -> None:
         if is_fraction(y):
             ax.yaxis.set_major_formatter(PercentFormatter(1.0))
         if x == "round":
-            whole_numbers(ax)
+            whole_numbers(ax.xaxis)
         if x == "comm/bytes":
             ax.xaxis.set_major_formatter(EngFormatter("B"))

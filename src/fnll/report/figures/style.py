@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -84,9 +85,10 @@ def legend_above(ax: Axes) -> None:
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(ax.get_legend_handles_labels()[1]), fontsize=8)
 
 
-def whole_numbers(ax: Axes) -> None:
-    """Ticks of the x axis at whole numbers: rounds, clients and classes have no halves."""
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+def whole_numbers(*axes: Axis) -> None:
+    """Ticks at whole numbers: rounds, clients and classes have no halves."""
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
