@@ -123,6 +123,12 @@ def test_a_job_says_what_it_is_and_how_to_repeat_it(experiment: Experiment) -> N
     assert compose(job.words, [folder]).cfg.method.mixup_stages == [1, 2]
 
 
+def test_a_label_names_settings_and_only_the_choice_of_a_group() -> None:
+    jobs = expand(["num_clients=6,8", "partition=iid,shards", "noise.rho=0.2,0.4"]).jobs
+    assert str(jobs[0]) == "fedavg num_clients=6 iid rho=0.2"
+    assert str(jobs[-1]) == "fedavg num_clients=8 shards rho=0.4"
+
+
 def test_the_method_of_a_job_is_the_experiments_own_if_nothing_else_is_said(experiment: Experiment) -> None:
     folder = experiment("defaults: [{override /method: fedprox}]\nsweep: {params: {seed: '0,1'}}")
     assert {job.method for job in expand(["experiment=mine"], [folder]).jobs} == {"fedprox"}

@@ -72,7 +72,7 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
         for assignment in _assignments(node, own, dirs):
             found.append(({**chosen, **assignment}, base.name))
     unique = {tuple(assignment.values()): (assignment, name) for assignment, name in found}
-    labels = _labels([assignment for assignment, _ in unique.values()])
+    labels = _labels([assignment for assignment, _ in unique.values()], dirs)
     jobs = [
         Job(words, _value(assignment.get(METHOD, name)), label, _value(assignment.get(SEED, "")), dirs)
         for (words, (assignment, name)), label in zip(unique.items(), labels, strict=True)
@@ -191,16 +191,12 @@ def _quoted(value: Any) -> Any:
     return {key: _quoted(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _labels(assignments: Sequence[Assignment]) -> list[str]:
-    """For each run, the values of the settings that differ between them."""
+def _labels(assignments: Sequence[Assignment], config_dirs: Sequence[Path]) -> list[str]:
+    """For each run, the values of the settings that differ between them: `rho=0.4`; of a group's choice its name."""
     keys = dict.fromkeys(key for one in assignments for key in one if key not in (METHOD, SEED))
     varying = [key for key in keys if len({one.get(key) for one in assignments}) > 1]
-    return [" ".join(_short(key, one[key]) for key in varying if key in one) for one in assignments]
-
-
-def _short(key: str, word: str) -> str:
-    """`rho=0.4`; of a group's choice only the name."""
-    return f"{key.rsplit('.', 1)[-1]}={_value(word)}" if "." in key else _value(word)
+    said = {key: "" if options(key, config_dirs) else f"{key.rsplit('.', 1)[-1]}=" for key in varying}
+    return [" ".join(said[key] + _value(one[key]) for key in varying if key in one) for one in assignments]
 
 
 def _value(word: str) -> str:
