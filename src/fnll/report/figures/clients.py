@@ -110,7 +110,7 @@ def confusion(store: Store, run_id: str) -> Figure:
     stages = _by_stage(store, run_id, recorded(store, run_id, "confusion"))
     given = {k: np.array(matrix) for k, matrix in enumerate(next(iter(stages.values()))) if matrix}
     columns: dict[str, list[int]] = {"all clients": list(given)}
-    if len(next(iter(stages.values()))) >= len(levels(store, run_id)):  # of very many clients the run recorded the sum
+    if len(given) > 1:  # of very many clients the run recorded the sum alone
         noisiest = sorted(given, key=lambda k: np.trace(given[k]) / max(given[k].sum(), 1))[:SHOWN]
         columns |= {f"client {k}": [k] for k in sorted(noisiest)}
     with styled():
