@@ -18,7 +18,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 CONFIG_NAME = "run"
 PAPER = "preset=paper"
+MISTAKES = (HydraException, OmegaConfBaseException, yaml.YAMLError)  # what a wrong word or file makes Hydra raise
 ENTRY_POINTS = "fnll.configs"
 GROUPS = (
     "scenario",
@@ -123,13 +124,22 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> 
         [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in config_dirs)}]"] if config_dirs else []
     )
     GlobalHydra.instance().clear()
+    check_choices(overrides, config_dirs)
     overrides = named_preset(overrides, config_dirs)
     try:
         with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
             cfg = hydra_compose(CONFIG_NAME, overrides=[*overrides, *search], return_hydra_config=True)
             return request_of(cfg, tuple(overrides), config_dirs)
-    except (HydraException, OmegaConfBaseException) as error:
+    except MISTAKES as error:
         raise explain(error, config_dirs) from None
+
+
+def check_choices(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> None:
+    """Refuse a group without a choice, which Hydra answers with an error of its own internals."""
+    for group in GROUPS:
+        if {f"{group}=", f"{group}=null", f"~{group}"}.intersection(words):
+            choices = ", ".join(sorted(options(group, config_dirs)))
+            raise UserError(f"{group} needs a choice; leave it out, or type {group}=NAME with one of {choices}")
 
 
 def named_preset(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[str]:
@@ -156,12 +166,38 @@ def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config
     with open_dict(own):
         own.pop("hydra", None)
     resolved: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    _check_keys(resolved)
+    if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
+        raise UserError(f"method={choices['method']}: methods lie in the folder `method` itself; type the name alone")
     return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs))
+
+
+def _check_keys(cfg: dict[str, Any]) -> None:
+    """Refuse settings that nothing reads: a misspelt one in a YAML, or behind `+`, would be believed to count."""
+    known = yaml.safe_load((config_dir() / f"{CONFIG_NAME}.yaml").read_text())
+    expected = known.keys() - {"defaults", "hydra"}
+    for prefix, given, names in (("", cfg, expected), ("eval.", cfg.get("eval") or {}, known["eval"].keys())):
+        for key in given.keys() - names - (set() if prefix else set(GROUPS)):
+            raise _no_setting(prefix + key)
+        for key in sorted(names - given.keys()):
+            raise UserError(f"{prefix}{key} has no value; type {prefix}{key}=...")
 
 
 def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
     """A Hydra or OmegaConf error in plain words, with the nearest names that exist."""
     text = str(error)
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark
+        place = f"{mark.name}, line {mark.line + 1}" if mark else "a config file"
+        return UserError(f"{place} is not YAML: {error.problem}")
+    if isinstance(error, OverrideParseException):
+        reason = re.sub(r"(^Error parsing override '.*'\n)|(\n*See https://.*)", "", text).strip()
+        return UserError(
+            f"cannot read {error.override!r} ({reason}); type SETTING=VALUE, quoted if it holds brackets or spaces"
+        )
+    several = re.search(r"Ambiguous value for argument '(?P<word>.*)'\n", text)
+    if several:
+        return UserError(f"{several['word']} has several values; type `fnll sweep {several['word']}` to run them all")
     missing = re.search(r"Could not find '(?P<group>[\w/]+)/(?P<name>[^'/]+)'", text)
     if missing:
         group, name = missing["group"], missing["name"]
@@ -172,14 +208,19 @@ def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
     )
     if unknown:
         key = unknown["key"]
-        return _elsewhere(key, error, config_dirs) or UserError(
-            f"there is no setting called {key!r}; {nearest(key, _known_keys(key))}"
-        )
+        return _elsewhere(key, error, config_dirs) or _no_setting(key)
     value = re.search(r"Missing mandatory value: (?P<key>\S+)", text)
     if value:
         full = getattr(error, "full_key", None) or value["key"]
         return UserError(f"{full} has no value; type {full}=...")
     return UserError(re.sub(r"\s*\n\s*", " ", text).strip())
+
+
+def _no_setting(key: str) -> UserError:
+    hint = nearest(key, _known_keys(key))
+    if not hint.startswith("did you mean"):
+        hint = "`fnll run --cfg job` prints every setting"  # all of them would hide the message
+    return UserError(f"there is no setting called {key!r}; {hint}")
 
 
 def _elsewhere(key: str, error: Exception, config_dirs: Sequence[Path]) -> UserError | None:
@@ -208,9 +249,8 @@ def _known_keys(key: str) -> list[str]:
     group = key.split(".")[0]
     keys: set[str] = set(GROUPS)
     sources = [(config_dir() / f"{CONFIG_NAME}.yaml", "")]
-    sources += [
-        (path, f"{name}.") for name in ([group] if group in GROUPS else GROUPS) for path in options(name).values()
-    ]
+    groups = [group] if group in GROUPS else [name for name in GROUPS if name not in ("preset", "experiment")]
+    sources += [(path, f"{name}.") for name in groups for path in options(name).values()]
     for path, prefix in sources:
         keys |= _leaves(yaml.safe_load(path.read_text()) or {}, prefix)
     return sorted(keys)

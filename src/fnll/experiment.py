@@ -9,7 +9,8 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import torch
 from hydra.errors import InstantiationException
@@ -18,13 +19,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from fnll import NUMBERS
 from fnll.config import Request
-from fnll.errors import UserError, nearest, require, require_between, require_integer
+from fnll.errors import UserError, nearest, require, require_at_least, require_between, require_integer
 from fnll.federation import Executor, World
 from fnll.net import Net
 from fnll.scenario.provenance import described
 from fnll.scenario.scenario import Dataset, Scenario, Truth
 from fnll.types import Method
 
+COMPLETED = ("scenario", "model", "method", "executor")  # groups whose things need more than their YAML can say
 NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment", "sweep")
 
 
@@ -59,8 +61,7 @@ class Experiment:
     @cached_property
     def method(self) -> Method:
         shared = {"net": self.net, "local": made(self.cfg.local, "local"), "cohort": self.cohort}
-        factory = made(self.cfg.method, "method", shared)
-        return complete(factory, shared, "method")
+        return as_method(complete(made(self.cfg.method, "method", shared), shared, "method"))
 
     @cached_property
     def net(self) -> Net:
@@ -104,9 +105,12 @@ def prepare(request: Request) -> Experiment:
     cfg = request.cfg
     check_settings(cfg)
     known_as = described(request)
+    device = device_of(cfg.device)
+    if cfg.precision == "16-mixed" and device.type == "cpu":  # Lightning would quietly compute in bfloat16
+        raise UserError("precision=16-mixed needs a GPU; type precision=bf16-mixed, or 32-true")
     dataset: Dataset = made(cfg.dataset, "dataset")
     scenario, truth = scenario_of(cfg, dataset)
-    return Experiment(known_as, dataset, scenario, truth, device_of(cfg.device))
+    return Experiment(known_as, dataset, scenario, truth, device)
 
 
 def check_settings(cfg: DictConfig) -> None:
@@ -122,6 +126,11 @@ def check_settings(cfg: DictConfig) -> None:
     require_integer("diagnostics_samples", cfg.diagnostics_samples, 1, "images that memorisation is measured on")
     require_integer("eval.batch_size", cfg.eval.batch_size, 1, "test images in one forward pass")
     require(cfg.eval.overlap in (True, False, "auto"), f"eval.overlap is true, false or auto, got {cfg.eval.overlap}")
+    require_at_least("checkpoint_seconds", cfg.checkpoint_seconds, 0, "at most one checkpoint in so many seconds")
+    require(
+        isinstance(cfg.runs_dir, str) and cfg.runs_dir != "",
+        f"runs_dir must name a folder, got {cfg.runs_dir!r}; type runs_dir=runs, or runs_dir=./3 for one called 3",
+    )
     require(cfg.protocol in ("shared", "paper"), f"protocol is shared or paper, got {cfg.protocol!r}")
 
 
@@ -138,17 +147,21 @@ def device_of(name: str) -> torch.device:
     """`auto` is cuda where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda was asked for, but torch sees no GPU here; type device=cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
+        raise UserError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count() or "no"
+        raise UserError(f"device={name} was asked for, but torch sees {seen} GPU here; type device=auto")
     return device
 
 
 def made(node: DictConfig, group: str, shared: dict[str, Any] | None = None) -> Any:
     """What a config node describes; `shared` completes methods nested inside it (FedCorr's usual stage)."""
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        raise UserError(f"{group} names no `_target_`; its YAML should say which class or function it configures")
+    if group in COMPLETED and not node.get("_partial_"):
+        raise UserError(f"{group} lacks `_partial_: true` in its YAML: the run completes it with what only it knows")
     try:
         thing = instantiate(node, _convert_="object")
     except InstantiationException as error:
@@ -168,15 +181,24 @@ def complete(factory: Any, shared: dict[str, Any], group: str) -> Any:
         raise _explain_arguments(getattr(factory, "func", factory), group, error, shared) from error
 
 
+def as_method(thing: object) -> Method:
+    """`thing`, if it has what a method must have."""
+    if lacking := [name for name in ("init", "round", "model") if not callable(getattr(thing, name, None))]:
+        kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
+        raise UserError(f"method: {kind} is none, it has no {', '.join(lacking)}; `fnll new method NAME` starts one")
+    return cast(Method, thing)
+
+
 def _mistake(node: DictConfig, group: str, error: InstantiationException) -> Exception:
+    if misspelt := _misspelt(str(node._target_), group):
+        return misspelt
     cause: BaseException | None = error
     root: BaseException = error
     while cause is not None:
         if isinstance(cause, UserError):
             return cause
         if isinstance(cause, TypeError):
-            target = get_method(node._target_) if "_target_" in node else None
-            return _explain_arguments(target, group, cause, {})
+            return _explain_arguments(get_method(node._target_), group, cause, {})
         root, cause = cause, cause.__cause__
     if isinstance(root, ModuleNotFoundError):
         return UserError(
@@ -184,6 +206,19 @@ def _mistake(node: DictConfig, group: str, error: InstantiationException) -> Exc
             "package, or put the folder that holds it first: PYTHONPATH=FOLDER fnll ..."
         )
     return UserError(f"{group}: {str(root).splitlines()[0]} (while making {node.get('_target_')})")
+
+
+def _misspelt(target: str, group: str) -> UserError | None:
+    """The message about a target whose module exists and does not hold it."""
+    module, _, name = target.rpartition(".")
+    try:
+        home = import_module(module)
+    except Exception:  # the module does not exist, or has a mistake of its own, which is the message then
+        return None
+    if hasattr(home, name):
+        return None
+    there = [known for known, value in vars(home).items() if getattr(value, "__module__", None) == module]
+    return UserError(f"{group}: there is no {name} in {module}; {nearest(name, there)}")
 
 
 def _explain_arguments(target: Any, group: str, error: TypeError, shared: dict[str, Any]) -> Exception:

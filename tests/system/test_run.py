@@ -1,5 +1,6 @@
 """Whole runs in this process: the same numbers however they are computed, interrupted or repeated."""
 
+import errno
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from fnll.config import compose
 from fnll.errors import UserError
 from fnll.experiment import Experiment, prepare
 from fnll.methods.fedavg import FedAvg
-from fnll.records import BusyError, RunFolder
+from fnll.records import BusyError, RunFolder, StoreError
 from fnll.run import execute
 from fnll.testing import Backwards, same
 from fnll.weights import scale
@@ -225,6 +226,38 @@ def test_a_metrics_file_shorter_than_its_checkpoint_says_starts_over(tmp_path, c
     assert "counts more records than there are" in caplog.text
 
 
+def test_a_damaged_metrics_file_makes_the_run_start_over(tmp_path, caplog):
+    whole = run(tmp_path / "whole")
+    one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
+    metrics = tmp_path / "cut" / one.run_id / "metrics.jsonl"
+    content = metrics.read_bytes()
+    metrics.write_bytes(b"\0" * 40 + content[40:])  # as long as the checkpoint says
+    execute(experiment(tmp_path / "cut"))
+    assert same(whole, outcome(tmp_path / "cut" / one.run_id))
+    assert "metrics.jsonl is damaged" in caplog.text
+    assert "starts over" in caplog.text
+
+
+def test_a_damaged_summary_is_said_and_can_be_written_anew(tmp_path):
+    one = experiment(tmp_path)
+    whole = execute(one)
+    summary = tmp_path / one.run_id / "summary.json"
+    summary.write_text(summary.read_text()[:50])
+    with pytest.raises(UserError, match=r"cannot be read .* delete it and type the command again"):
+        execute(experiment(tmp_path))
+    summary.unlink()
+    assert execute(experiment(tmp_path)) == whole
+
+
+def test_a_file_system_without_locks_is_no_busy_run(tmp_path, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fnll.records.fcntl.flock", refuse)
+    with pytest.raises(StoreError, match=r"cannot lock .* No locks available.* runs_dir=DIR"):
+        execute(experiment(tmp_path))
+
+
 def test_two_processes_never_compute_one_run(tmp_path):
     one = experiment(tmp_path)
     holder = RunFolder(tmp_path / one.run_id)
@@ -277,11 +310,24 @@ def test_a_noisy_validation_set_is_held_out_and_recorded(tmp_path):
         ("~noise.rho", "noise needs values for 'rho'"),
         ("model.hidden=[0]", "hidden"),
         ("protocol=mine", "protocol is shared or paper"),
+        ("fraction=true", r"fraction must be in \[0, 1\], got True"),
+        ("checkpoint_seconds=abc", "checkpoint_seconds must be at least 0"),
+        ("runs_dir=null", "runs_dir must name a folder, got None"),
+        ("runs_dir=", "runs_dir must name a folder, got ''"),
+        ("device=null", "device must be auto, cpu, cuda"),
+        ("device=mps", "device must be auto, cpu, cuda"),
+        ("device=cuda:99", "device=cuda:99 was asked for, but torch sees"),
+        ("precision=16-mixed device=cpu", "precision=16-mixed needs a GPU; type precision=bf16-mixed"),
+        ("scenario.pooled=maybe", "scenario.pooled must be true or false"),
+        ("model.hidden=3", "model.hidden must be a list of widths"),
+        ("model.pretrained=true", "model.pretrained must be null, torchvision or the path of a file"),
+        ("method=fedprox method.form=null", "method.form must be one of"),
+        ("method=fedprox method.mu=inf", "method.mu must be finite"),
     ],
 )
 def test_a_users_mistake_is_one_clear_message(tmp_path, override, message):
     with pytest.raises(UserError, match=message):
-        run(tmp_path, override)
+        run(tmp_path, *override.split())
     assert not list(tmp_path.rglob("summary.json"))
 
 

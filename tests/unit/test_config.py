@@ -23,6 +23,42 @@ def test_a_word_that_fits_nowhere_names_where_it_would(word, message):
         compose([word])
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method="], "method needs a choice; leave it out, or type method=NAME with one of fedavg, "),
+        (["experiment=null"], "experiment needs a choice; leave it out"),
+        (["noise=null"], "noise needs a choice"),
+        (["~dataset"], "dataset needs a choice"),
+        (["method=../method/fedavg"], "type the name alone"),
+        (["foo"], r"cannot read 'foo' \(missing EQUAL at '<EOF>'\); type SETTING=VALUE"),
+        (["+roundz=3"], "there is no setting called 'roundz'; did you mean rounds"),
+        (["+eval.batchsize=3"], r"there is no setting called 'eval\.batchsize'; did you mean eval\.batch_size"),
+        (["+xyzzy=3"], "there is no setting called 'xyzzy'; `fnll run --cfg job` prints every setting$"),
+        (["~rounds"], r"rounds has no value; type rounds=\.\.\."),
+        (["~eval.overlap"], r"eval\.overlap has no value"),
+        (["rounds=${nosuch}"], "Interpolation key 'nosuch' not found"),
+    ],
+)
+def test_words_that_hydra_answers_with_its_internals(words, message):
+    with pytest.raises(UserError, match=message):
+        compose(words)
+
+
+def test_a_misspelt_setting_in_a_yaml_is_refused(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nroundz: 3\n")
+    with pytest.raises(UserError, match="there is no setting called 'roundz'; did you mean rounds"):
+        compose(["experiment=mine"], [tmp_path])
+
+
+def test_what_is_not_yaml_is_said_with_its_place(tmp_path):
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "mine.yaml").write_text("mu: [1,\n")
+    with pytest.raises(UserError, match=r"mine\.yaml, line 2 is not YAML"):
+        compose(["method=mine"], [tmp_path])
+
+
 def test_settings_of_choices_in_a_folder_of_ones_own_are_known(tmp_path):
     (tmp_path / "noise").mkdir()
     (tmp_path / "noise" / "mine.yaml").write_text("_target_: fnll.scenario.noise.NoNoise\nstrength: 1\n")

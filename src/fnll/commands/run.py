@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
-from fnll.config import CONFIG_NAME, GROUPS, config_dir, explain, named_preset, options, request_of
+from fnll.config import (
+    CONFIG_NAME,
+    GROUPS,
+    MISTAKES,
+    check_choices,
+    config_dir,
+    explain,
+    named_preset,
+    options,
+    request_of,
+)
 from fnll.errors import UserError
 
 
@@ -25,17 +34,22 @@ def main(argv: Sequence[str]) -> int:
     def task(cfg: DictConfig) -> float | None:
         try:
             return _run(cfg, extra)
-        except UserError as error:  # raised here, Hydra would print a message of its own above ours
-            mistakes.append(error)
+        except (UserError, *MISTAKES) as error:  # raised here, Hydra would print a message of its own above ours
+            mistakes.append(error if isinstance(error, UserError) else explain(error, extra))
             return None
 
+    if any(word in ("--info", "-i") or word.startswith("--info=") for word in argv):
+        hydras = logging.getLogger("hydra")  # its answer is a debug message
+        hydras.setLevel(logging.DEBUG)
+        hydras.addHandler(logging.StreamHandler(sys.stdout))
+    check_choices(argv, extra)
     before = sys.argv
     sys.argv = ["fnll run", *named_preset(argv, extra)]
     try:
         for group in GROUPS:
             options(group, extra)
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(task)()
-    except (HydraException, OmegaConfBaseException) as error:
+    except MISTAKES as error:
         raise explain(error, extra) from None
     finally:
         sys.argv = before

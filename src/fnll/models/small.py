@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
+from fnll.errors import UserError
 from fnll.models.network import Network, Shape, require_size, require_widths
 from fnll.models.pretrained import start_from
 
@@ -17,6 +18,8 @@ from fnll.models.pretrained import start_from
 
 def mlp(*, num_classes: int, input_shape: Shape, hidden: Sequence[int], pretrained: str | None = None) -> Network:
     """A multi-layer perceptron on the flattened image; `hidden` are the widths of its ReLU layers (none: linear)."""
+    if not isinstance(hidden, Sequence) or isinstance(hidden, str):
+        raise UserError(f"model.hidden must be a list of widths, got {hidden}; type model.hidden=[64] or [] for none")
     require_widths(**{f"hidden[{i}]": width for i, width in enumerate(hidden)})
     widths = [math.prod(input_shape), *hidden]
     layers = [layer for fan_in, fan_out in pairwise(widths) for layer in (nn.Linear(fan_in, fan_out), nn.ReLU())]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fnll.errors import UserError, require, require_integer
+from fnll.errors import UserError, require, require_flag, require_integer
 from fnll.scenario.scenario import Dataset, Noise, Partition, Scenario, Shards, Truth, fingerprint
 from fnll.seeding import derive
 
@@ -57,6 +57,7 @@ def assemble(
     clean: Tensor | None = None,
 ) -> tuple[Scenario, Truth]:
     """Scenario and truth from ready-made labels and shards, with the oracle and the pooling applied."""
+    require_flag("scenario.pooled", pooled)
     if clean is None and not dataset.native_noise:
         clean = dataset.labels
     if dataset.validation is not None:  # taken from every client after noise, so it is as noisy as what they train on

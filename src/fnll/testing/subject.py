@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from fnll.config import compose, options
+from fnll.config import MISTAKES, compose, explain, options
 from fnll.errors import UserError, nearest
-from fnll.experiment import complete, made
+from fnll.experiment import as_method, complete, made
 from fnll.federation import Snapshot
 from fnll.testing.worlds import TinyWorld, play
 from fnll.types import Method
@@ -59,7 +59,7 @@ class Subject:
         for key, value in {**self.short_run, **settings}.items():
             OmegaConf.update(node, key, value, force_add=True)
         shared = world.shared(cohort)
-        return complete(made(node, "method", shared), shared, "method")
+        return as_method(complete(made(node, "method", shared), shared, "method"))
 
     @cached_property
     def plain_run(self) -> list[Snapshot]:
@@ -81,7 +81,10 @@ def subject_of(name: str) -> Subject:
     if path.resolve().parent.name == "method":
         folder = path.resolve().parents[1]
         return Subject(path.stem, compose([f"method={path.stem}"], [folder]).cfg.method)
-    node = OmegaConf.load(path)
+    try:
+        node = OmegaConf.load(path)
+    except MISTAKES as error:
+        raise explain(error) from None
     if not isinstance(node, DictConfig) or "_target_" not in node:
         raise UserError(f"{name} names no `_target_`; it should say which class it configures")
     return Subject(path.stem, node)
