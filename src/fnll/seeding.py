@@ -51,7 +51,10 @@ def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
     devices = [device] if device is not None and device.type == "cuda" else []
     numpy_state, python_state = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed also notes a stack trace for each absent GPU
+        for gpu in devices:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
         try:

@@ -94,3 +94,13 @@ def test_equals_the_definition(n: int, k: int, seed: int) -> None:
         r = sorted(distances[i].tolist())[1 : min(k, n - 1) + 1]
         expected = -len(r) / (sum(math.log(x / (r[-1] + 1e-6)) for x in r) + 1e-6)
         assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.01, 3.0, 60.0, 300.0])
+def test_neighbours_are_those_of_a_full_search_bit_for_bit(scale):
+    """From nearly uniform predictions to saturated ones, where rounded products cannot tell neighbours apart."""
+    generator = torch.Generator().manual_seed(1)
+    points = (scale * torch.randn(200, 7, generator=generator, dtype=torch.float64)).softmax(1)
+    points = torch.cat([points, points[:5]])  # twins
+    full = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").sort(dim=1).values
+    assert torch.equal(dimension._nearest_distances(points, 20), full[:, 1:21])

@@ -9,7 +9,8 @@ from fnll.errors import require_integer
 from fnll.noisy.variant import Variant, require_variant
 
 EPSILON = 1e-6  # not negligible: it pulls the estimate towards 0 where predictions saturate, in both forms
-DISTANCES_AT_ONCE = 2**22  # 32 MB of float64
+DISTANCES_AT_ONCE = 2**20  # 8 MB of float64
+SPARE = 12  # neighbours that are looked at beyond those asked for
 
 
 def lid(probs: Tensor, k: int = 20, variant: Variant = "paper") -> Tensor:
@@ -35,11 +36,30 @@ def lid(probs: Tensor, k: int = 20, variant: Variant = "paper") -> Tensor:
 
 
 def _nearest_distances(points: Tensor, count: int) -> Tensor:
-    """Ascending Euclidean distances to the `count` nearest other points, (n, count), a block of rows at a time."""
-    rows = max(1, DISTANCES_AT_ONCE // len(points))
+    """Ascending Euclidean distances to the `count` nearest other points, (n, count), a block of rows at a time.
+
+    Matrix products, which round, propose more neighbours than asked for; differences decide among those. A row is
+    searched in full where rounding may have kept a neighbour out.
+    """
+    n, dimensions = points.shape
+    squares = points.square().sum(dim=1)
+    rounding = 8 * (dimensions + 2) * torch.finfo(points.dtype).eps * float(squares.max())  # of a squared distance
+    proposed = min(n, count + 1 + SPARE)
     blocks = []
-    for block in points.split(rows):
-        distances = torch.cdist(block, points, compute_mode="donot_use_mm_for_euclid_dist")
-        nearest = distances.topk(count + 1, dim=1, largest=False, sorted=True).values
-        blocks.append(nearest[:, 1:])  # the first is the point itself, at distance 0, or a twin of it
+    for rows in torch.arange(n).split(max(1, DISTANCES_AT_ONCE // n)):
+        block = points[rows]
+        rough = torch.addmm(squares, block, points.T, alpha=-2).add_(squares[rows, None])
+        best = rough.topk(proposed, dim=1, largest=False, sorted=False)
+        nearest = _nearest(block[:, None], points[best.indices], count)[:, 0]
+        unsure = nearest[:, -1].square() > best.values.amax(dim=1) - rounding
+        if proposed < n and bool(unsure.any()):
+            nearest[unsure] = _nearest(block[unsure], points, count)
+        blocks.append(nearest)
     return torch.cat(blocks)
+
+
+def _nearest(block: Tensor, points: Tensor, count: int) -> Tensor:
+    """Ascending distances from each of `block` to the nearest `count` of `points`, by differences."""
+    distances = torch.cdist(block, points, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = distances.topk(count + 1, dim=-1, largest=False, sorted=True).values
+    return nearest[..., 1:]  # the first is the point itself, at distance 0, or a twin of it
