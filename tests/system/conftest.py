@@ -1,6 +1,7 @@
 """Running `fnll` as a user does: in a process of its own, from a directory of its own."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,14 @@ def python_m_fnll(tmp_path):
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
     return call
+
+
+@pytest.fixture
+def ctrl_c_works():
+    """SIGINT interrupts this process and those it starts, as in a terminal; in the background it would be ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def timeless(path: Path) -> list[dict]:

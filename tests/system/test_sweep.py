@@ -25,6 +25,8 @@ from fnll.sweep.events import Kind, Outcome
 from fnll.sweep.grid import Job, expand
 from fnll.sweep.local import Local
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # multiprocessing tells workers where their parent looks for modules
 
@@ -269,10 +271,10 @@ def interrupted(command: list[str], store: Path, blow: signal.Signals, rng: rand
     while process.poll() is None and sum(p.stat().st_size for p in store.glob("*/metrics.jsonl")) == before:
         time.sleep(0.01)
     time.sleep(rng.uniform(0, 0.5))
-    if blow is signal.SIGINT:
+    if blow is signal.SIGINT and process.poll() is None:
         os.killpg(process.pid, blow)  # as a terminal does
     else:
-        process.send_signal(blow)
+        process.send_signal(blow)  # nothing, if it has ended
     _, errors = process.communicate(timeout=60)
     deadline = time.monotonic() + 30
     while members(process.pid):
@@ -286,6 +288,7 @@ def interrupted(command: list[str], store: Path, blow: signal.Signals, rng: rand
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for orphans in /proc")
+@pytest.mark.usefixtures("ctrl_c_works")
 def test_a_sweep_killed_again_and_again_ends_with_the_same_store(tmp_path: Path) -> None:
     words = [*LONGER, *SIX]
     assert cli.main(["sweep", *words, f"runs_dir={tmp_path / 'whole'}"]) == 0
@@ -296,8 +299,9 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_store(tmp_path: Path)
         interrupted(command, store, blow, rng)
         for blow in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
     ]
-    assert codes[0] == -signal.SIGKILL
+    assert codes[0] in (0, -signal.SIGKILL)  # 0: on a busy machine the blow may come too late
     assert codes[1] in (0, 130)
+    assert any(codes), "the test must have interrupted something"
     assert cli.main(["sweep", *words, f"runs_dir={store}"]) == 0
     assert contents(store) == contents(tmp_path / "whole")
 
