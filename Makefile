@@ -32,10 +32,10 @@ demo: $(READY) ## Compare the methods on noisy clients, with a table and a repor
 	$(BIN)/fnll sweep experiment=demo runs_dir=$(RUNS)/demo --jobs $(JOBS) --report $(RUNS)/demo-report
 
 test: $(READY) ## Run the tests (under five minutes on two cores)
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 test-all: $(READY) ## Run all tests, the slow ones included
-	$(BIN)/python -m pytest -n $(JOBS) --cov=fnll --cov-report=term-missing:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=fnll --cov-report=term-missing:skip-covered $(ARGS)
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .

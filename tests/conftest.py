@@ -13,7 +13,7 @@ import pytest
 import torch
 
 # What any child of a test needs: importing torch, Lightning and scikit-learn once takes longer than most tests.
-PRELOAD = ["fnll.commands.run", "fnll.commands.check", "fnll.commands.methods", "fnll.sweep.worker"]
+PRELOAD = ["fnll.commands.check", "fnll.commands.methods", "fnll.commands.run", "fnll.display", "fnll.sweep.worker"]
 
 
 @pytest.fixture(autouse=True, scope="session")

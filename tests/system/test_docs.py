@@ -155,7 +155,6 @@ def first_cells(text: str) -> set[str]:
     return {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
 
 
-@pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],

@@ -18,6 +18,8 @@ from fnll.run import execute
 from fnll.testing import Backwards, same
 from fnll.weights import scale
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 TINY = [
     "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
     "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=12", "local.epochs=1", "eval.overlap=false",
@@ -38,6 +40,12 @@ def run(tmp_path: Path, *overrides: str) -> tuple:
     one = experiment(tmp_path, *overrides)
     execute(one)
     return outcome(tmp_path / one.run_id)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The rows and the weights of the plain, uninterrupted run."""
+    return run(tmp_path_factory.mktemp("whole"))
 
 
 def test_the_run_folder_holds_what_the_contract_says(tmp_path):
@@ -90,19 +98,16 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     ["executor=pool executor.workers=1", "executor=pool executor.workers=2", "executor=pool executor.workers=3",
      "eval.overlap=true", "checkpoint_seconds=0", "dataset=synthetic"],
 )  # fmt: skip
-def test_same_numbers_however_it_is_computed(tmp_path, change):
-    plain = experiment(tmp_path / "a")
-    other = experiment(tmp_path / "b", *change.split())
-    assert plain.run_id == other.run_id, "what cannot change the numbers is not part of the identity"
-    execute(plain)
+def test_same_numbers_however_it_is_computed(whole, tmp_path, change):
+    other = experiment(tmp_path, *change.split())
+    assert experiment(tmp_path).run_id == other.run_id, "what cannot change the numbers is not part of the identity"
     execute(other)
-    assert same(outcome(tmp_path / "a" / plain.run_id), outcome(tmp_path / "b" / other.run_id))
+    assert same(whole, outcome(tmp_path / other.run_id))
 
 
-def test_clients_in_reverse_order_give_the_same_numbers(tmp_path, monkeypatch):
-    plain = run(tmp_path / "a")
+def test_clients_in_reverse_order_give_the_same_numbers(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(Experiment, "executor", lambda self: Backwards(self.scenario))
-    assert same(plain, run(tmp_path / "b"))
+    assert same(whole, run(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -188,8 +193,7 @@ def interrupt(tmp_path, after: int, *overrides: str) -> Experiment:
 
 @pytest.mark.parametrize("after", [1, 2, 5, 11])
 @pytest.mark.parametrize("seconds", [0, 3600])
-def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path, after, seconds, caplog):
-    whole = run(tmp_path / "whole")
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(whole, tmp_path, after, seconds):
     one = interrupt(tmp_path / "cut", after, f"checkpoint_seconds={seconds}")
     assert not RunFolder(tmp_path / "cut" / one.run_id).finished
     again = experiment(tmp_path / "cut", f"checkpoint_seconds={seconds}")
@@ -197,8 +201,7 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path, after, seco
     assert same(whole, outcome(tmp_path / "cut" / again.run_id))
 
 
-def test_a_damaged_checkpoint_never_leads_to_wrong_numbers(tmp_path, caplog):
-    whole = run(tmp_path / "whole")
+def test_a_damaged_checkpoint_never_leads_to_wrong_numbers(whole, tmp_path, caplog):
     one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
     newest = max((tmp_path / "cut" / one.run_id / "checkpoint").glob("snapshot-*.json"))
     newest.write_bytes(newest.read_bytes()[:100])
@@ -207,8 +210,7 @@ def test_a_damaged_checkpoint_never_leads_to_wrong_numbers(tmp_path, caplog):
     assert "damaged" in caplog.text
 
 
-def test_when_every_checkpoint_is_damaged_the_run_starts_over(tmp_path, caplog):
-    whole = run(tmp_path / "whole")
+def test_when_every_checkpoint_is_damaged_the_run_starts_over(whole, tmp_path, caplog):
     one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
     for path in (tmp_path / "cut" / one.run_id / "checkpoint").glob("snapshot-*.json"):
         path.write_text("{}")
@@ -217,8 +219,7 @@ def test_when_every_checkpoint_is_damaged_the_run_starts_over(tmp_path, caplog):
     assert "starts over" in caplog.text
 
 
-def test_a_metrics_file_shorter_than_its_checkpoint_says_starts_over(tmp_path, caplog):
-    whole = run(tmp_path / "whole")
+def test_a_metrics_file_shorter_than_its_checkpoint_says_starts_over(whole, tmp_path, caplog):
     one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
     (tmp_path / "cut" / one.run_id / "metrics.jsonl").write_text("")
     execute(experiment(tmp_path / "cut"))

@@ -54,7 +54,8 @@ def machine(tmp_path_factory):
 
 def test_the_wheel_runs_from_an_empty_directory(machine, tmp_path):
     bin, _ = machine
-    where = call(bin / "python", "-c", "import fnll; print(fnll.__file__)", cwd=tmp_path).stdout
+    find = "from importlib.util import find_spec; print(find_spec('fnll').origin)"
+    where = call(bin / "python", "-c", find, cwd=tmp_path).stdout
     assert "env/lib" in where, "the installed fnll is used, not the source tree"
     done = call(bin / "fnll", "run", *TINY, cwd=tmp_path)
     assert "last10" in done.stdout
