@@ -215,6 +215,7 @@ def test_output(tmp_path, capsys):
         (["--suite", "trian"], "train"),
         (["--repeat", "0"], "--repeat"),
         (["--read", "nothing.json"], "nothing.json"),
+        (["--json", "/"], "--json /"),
         (["modle=mlp"], "model"),
         ([*SMALL, "rounds=1"], "rounds"),
         (["--suite", "lid", "rounds=3"], "lid"),

@@ -24,7 +24,7 @@ class Suite:
 
 SUITES = {
     "phases": Suite("where the time of a round goes, for any model and method", "fnll.bench.phases", 3),
-    "train": Suite("local training: serial and pool against bare loops", "fnll.bench.train", 5),
+    "train": Suite("local training: serial and pool against bare loops", "fnll.bench.train", 9),
     "round": Suite("a whole FedAvg round, evaluation included", "fnll.bench.rounds", 3),
     "cohort": Suite("vectorised training of small networks", "fnll.bench.cohort", 5),
     "stage1": Suite("FedCorr's one-client rounds, evaluated after each", "fnll.bench.stage1", 3),

@@ -42,6 +42,8 @@ def main(argv: Sequence[str]) -> int:
     if args.repeat is not None:
         require_integer("--repeat", args.repeat, 1, "how often each measurement is repeated")
     names = _chosen(args.suite)
+    if args.json:
+        _require_place(args.json)
     limit_threads(1)
     record = {**surroundings(), "suites": {}}
     if record["host"]["load"] > BUSY:
@@ -104,6 +106,16 @@ def _chosen(names: str) -> list[str]:
         if name not in SUITES:
             raise UserError(f"there is no suite {name!r}; {nearest(name, [*SUITES, 'all'])}")
     return chosen
+
+
+def _require_place(path: Path) -> None:
+    """Complain before minutes of measuring, not after."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise PermissionError("not a file that can be written")
+    except OSError as error:
+        raise UserError(f"--json {path}: cannot write there ({error.strerror or error}); name another file") from None
 
 
 def _read(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
