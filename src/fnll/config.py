@@ -22,7 +22,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from fnll.errors import UserError, nearest
+from fnll.errors import UserError, nearest, require
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +170,15 @@ def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config
     if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
         raise UserError(f"method={choices['method']}: methods lie in the folder `method` itself; type the name alone")
     return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs))
+
+
+def store_of(cfg: DictConfig) -> Path:
+    """The folder that runs go to."""
+    require(
+        isinstance(cfg.runs_dir, str) and cfg.runs_dir != "",
+        f"runs_dir must name a folder, got {cfg.runs_dir!r}; type runs_dir=runs, or runs_dir=./3 for one called 3",
+    )
+    return Path(cfg.runs_dir)
 
 
 def _check_keys(cfg: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from hydra.utils import get_class, get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fnll import NUMBERS
-from fnll.config import Request
+from fnll.config import Request, store_of
 from fnll.errors import UserError, nearest, require, require_at_least, require_between, require_integer
 from fnll.federation import Executor, World
 from fnll.net import Net
@@ -127,10 +127,7 @@ def check_settings(cfg: DictConfig) -> None:
     require_integer("eval.batch_size", cfg.eval.batch_size, 1, "test images in one forward pass")
     require(cfg.eval.overlap in (True, False, "auto"), f"eval.overlap is true, false or auto, got {cfg.eval.overlap}")
     require_at_least("checkpoint_seconds", cfg.checkpoint_seconds, 0, "at most one checkpoint in so many seconds")
-    require(
-        isinstance(cfg.runs_dir, str) and cfg.runs_dir != "",
-        f"runs_dir must name a folder, got {cfg.runs_dir!r}; type runs_dir=runs, or runs_dir=./3 for one called 3",
-    )
+    store_of(cfg)
     require(cfg.protocol in ("shared", "paper"), f"protocol is shared or paper, got {cfg.protocol!r}")
 
 

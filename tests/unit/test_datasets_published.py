@@ -83,6 +83,11 @@ class TestCifar:
             assert data.test_labels.tolist() == [5, 6]
             assert np.array_equal(data.test.take(torch.arange(2)).numpy(), images[:2])
 
+    def test_downloads_are_allowed_or_not(self, tmp_path):
+        with pytest.raises(UserError, match=r"dataset\.download must be true or false, got maybe"):
+            cifar10(root=str(tmp_path), download="maybe", images="batches")
+        assert not list(tmp_path.iterdir())
+
     def test_the_second_start_reads_no_pickle(self, ten, monkeypatch):
         cifar10(root=str(ten[0]), download=False, images="batches")
         monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled again"))

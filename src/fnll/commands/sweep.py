@@ -12,7 +12,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from fnll.config import compose
+from fnll.config import compose, store_of
 from fnll.errors import UserError, require_integer
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import Plain, Terminal, summarise
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--shard {args.shard}: there are only {len(grid.jobs)} runs; use fewer parts")
     if args.dry_run:
         return _dry_run(console, jobs)
-    runs_dir = Path(compose(jobs[0].words, args.config_dir).cfg.runs_dir)
+    runs_dir = store_of(compose(jobs[0].words, args.config_dir).cfg)
     check_store(runs_dir)
     started = time.monotonic()
     with _sigterm_is_ctrl_c(), closing(launcher_of(grid.settings, jobs, args.jobs, runs_dir)) as launcher:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from fnll.errors import require_flag
 from fnll.scenario.datasets.sources import Folder, missing
 
 ELSEWHERE = "name their place with dataset.root=DIR or the environment variable FNLL_DATA"
@@ -15,6 +16,7 @@ ELSEWHERE = "name their place with dataset.root=DIR or the environment variable 
 
 def obtain(folder: Folder, names: Sequence[str], *, download: bool, fetch: Callable[[], object]) -> None:
     """Demand that `names` exist in `folder`, after a download by `fetch` if they do not and `download` allows it."""
+    require_flag("dataset.download", download)
     if download and not all(folder.has(name) for name in names):
         Path(folder.root).mkdir(parents=True, exist_ok=True)
         with FileLock(folder.place(".download.lock")):
