@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 
 from fnll.checkpoint import Checkpoints
 from fnll.errors import UserError
+from fnll.executors.numerics import set_deterministic
 from fnll.experiment import Experiment
 from fnll.federation import federate
 from fnll.files import write_atomic
@@ -82,7 +82,7 @@ def _trace(error: Exception) -> dict[str, str]:
 def _train(
     experiment: Experiment, folder: RunFolder, watchers: list[Progress], spare_core: bool | None
 ) -> dict[str, Any]:
-    torch.set_deterministic_debug_mode("warn")  # the same as use_deterministic_algorithms, without its slow import
+    set_deterministic("warn")
     checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
     restored = checkpoints.load(folder.lengths())
     if restored is not None and not folder.readable(restored.lengths[METRICS]):

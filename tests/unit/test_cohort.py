@@ -2,6 +2,8 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,7 +14,10 @@ from fnll.executors.cohort import Cohort, why_not
 from fnll.executors.stacked import stacked_optimizer
 from fnll.local import Classifier
 from fnll.methods.fedavg import FedAvg
+from fnll.methods.fedla import FedLA
 from fnll.methods.fedprox import FedProx, Proximal
+from fnll.models import small_cnn
+from fnll.net import Net
 from fnll.testing import TinyWorld, canonical, play, subject_of, tiny_local
 
 
@@ -37,10 +42,13 @@ def test_close_to_serial_after_several_rounds(name, kind):
     assert closeness(plain[-1].state.weights, fast[-1].state.weights) < 2e-3
 
 
-def test_in_float64_only_rounding_is_left(monkeypatch):
+@pytest.mark.parametrize("build", [None, partial(small_cnn, width=3, hidden=5)], ids=["plain", "pooled"])
+def test_in_float64_only_rounding_is_left(monkeypatch, build):
     world = TinyWorld("one_sample")  # clients of 23, 1 and 12 samples: ragged, with partial batches
     monkeypatch.setattr("fnll.images.Transform.plain", lambda self, pixels: (pixels.double() / 255 - 0.5) / 0.125)
-    net = replace(world.shared()["net"])
+    net = world.shared()["net"]
+    if build:
+        net = Net.of(build, **{name: value for name, value in net.settings if name in ("num_classes", "input_shape")})
     method = FedProx(**{**world.shared(6), "net": Double(net)}, mu=0.3, form="half_squared")
     plain, fast, executor = both(method, world, rounds=5, cohort=6)
     assert plain[-1].state.weights["head.weight"].dtype == torch.float64
@@ -70,22 +78,20 @@ def test_stacked_optimizers_follow_torchs_also_when_some_rest(kind, weight_decay
     start = torch.randn(3, 4, 2, generator=g, dtype=torch.float64)
     base = {"weight_decay": weight_decay, "fused": True}
     settings = {**base, "momentum": 0.9} if kind == "sgd" else {**base, "betas": (0.9, 0.99)}
-    from functools import partial
-
     factory = partial(torch.optim.SGD if kind == "sgd" else torch.optim.Adam, **settings)
-    stacked = {"w": start.clone()}
+    stacked = [start.clone()]
     ours = stacked_optimizer(factory, stacked, lr=0.05)
     alone = [nn.Parameter(row.clone()) for row in start]
     theirs = [factory([p], lr=0.05) for p in alone]
     for active in ([0, 1, 2], [0, 2], [1], [0, 1, 2], [2]):
         gradient = torch.randn(3, 4, 2, generator=g, dtype=torch.float64)
         rows = None if len(active) == 3 else torch.tensor(active)
-        ours.step({"w": gradient[active]}, rows)
+        ours.step([gradient[active]], rows)
         for k in active:
             alone[k].grad = gradient[k].clone()
             theirs[k].step()
     for k in range(3):
-        assert torch.allclose(stacked["w"][k], alone[k], atol=1e-12)
+        assert torch.allclose(stacked[0][k], alone[k], atol=1e-12)
 
 
 def test_what_cannot_be_vectorised_is_done_by_serial_with_one_line(caplog):
@@ -126,6 +132,23 @@ def test_chunks_do_not_change_what_is_computed():
     whole = play(method, world, rounds=2, cohort=6, executor=Cohort(world.scenario))
     parts = play(method, world, rounds=2, cohort=6, executor=Cohort(world.scenario, chunk=2))
     assert closeness(whole[-1].state.weights, parts[-1].state.weights) < 1e-5
+
+
+class Recording(FedLA):
+    """Notes what `finish` is given."""
+
+    seen: ClassVar[list] = []
+
+    def finish(self, module, client, weights):
+        self.seen.append((module.counts.tolist(), client.class_counts().tolist()))
+        return super().finish(module, client, weights)
+
+
+def test_finish_sees_each_clients_own_module():
+    world = TinyWorld()
+    play(Recording(**world.shared(6)), world, rounds=1, cohort=6, executor=Cohort(world.scenario))
+    assert len(Recording.seen) == 6
+    assert all(counts == observed for counts, observed in Recording.seen)
 
 
 def test_it_says_that_it_is_not_exact():

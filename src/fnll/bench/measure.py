@@ -11,6 +11,7 @@ from typing import Self
 import torch
 
 from fnll.bench.result import Timing
+from fnll.executors.numerics import set_deterministic
 
 
 class Stopwatch:
@@ -50,8 +51,8 @@ def take_turns(variants: Mapping[str, Variant], repeat: int) -> dict[str, Timing
 def deterministic(mode: str) -> Iterator[None]:
     """torch's debug mode: `warn` is what `fnll run` sets, `default` what a bare script has."""
     before = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode(mode)
+    set_deterministic(mode)
     try:
         yield
     finally:
-        torch.set_deterministic_debug_mode(before)
+        set_deterministic(before)

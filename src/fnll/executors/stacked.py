@@ -6,17 +6,13 @@ follow torch.optim's formulas; a test compares them with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-
-class StackedOptimizer(Protocol):
-    """Moves the stacked parameters in place."""
-
-    def step(self, gradients: Mapping[str, Tensor], rows: Tensor | None) -> None: ...  # rows: who steps; None: all
+Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
 def vectorisable_optimizer(factory: Callable[..., Any]) -> bool:
@@ -24,71 +20,72 @@ def vectorisable_optimizer(factory: Callable[..., Any]) -> bool:
     return getattr(factory, "func", None) in (torch.optim.SGD, torch.optim.Adam)
 
 
-def stacked_optimizer(factory: Any, params: dict[str, Tensor], lr: float) -> StackedOptimizer:
+def stacked_optimizer(factory: Any, params: Tensors, lr: float) -> Stacked:
     """The stacked form of a partial of `torch.optim.SGD` or `Adam`."""
     settings = {name: value for name, value in factory.keywords.items() if name != "fused"}
     return (StackedSGD if factory.func is torch.optim.SGD else StackedAdam)(params, lr, **settings)
 
 
-class StackedSGD:
+class Stacked:
+    """Stacks that belong together, a row for each client: the parameters, and what the optimiser remembers of them."""
+
+    def __init__(self, lr: float, weight_decay: float, params: Tensors, *remembered: Tensors) -> None:
+        self.lr, self.weight_decay = lr, weight_decay
+        self.stacks = [params, *remembered]
+
+    @torch.no_grad()
+    def step(self, gradients: Tensors, rows: Tensor | None) -> None:
+        """Move the parameters of the clients in `rows` (None: of all) in place."""
+        stacks = self.stacks if rows is None else [[value[rows] for value in stack] for stack in self.stacks]
+        if self.weight_decay:
+            gradients = torch._foreach_add(gradients, stacks[0], alpha=self.weight_decay)
+        self.update(gradients, *stacks)
+        if rows is not None:
+            for stack, moved in zip(self.stacks, stacks, strict=True):
+                for value, part in zip(stack, moved, strict=True):
+                    value[rows] = part
+
+    def update(self, gradients: Tensors, params: Tensors, *remembered: Tensors) -> None:
+        raise NotImplementedError
+
+
+class StackedSGD(Stacked):
     """torch.optim.SGD with momentum and weight decay."""
 
-    def __init__(self, params: dict[str, Tensor], lr: float, *, momentum: float, weight_decay: float) -> None:
-        self.params, self.lr, self.momentum, self.weight_decay = params, lr, momentum, weight_decay
-        self.buffers = {name: torch.zeros_like(value) for name, value in params.items()} if momentum else {}
+    def __init__(self, params: Tensors, lr: float, *, momentum: float, weight_decay: float) -> None:
+        self.momentum = momentum
+        super().__init__(lr, weight_decay, params, *([_zeros(params)] if momentum else []))
 
-    def step(self, gradients: Mapping[str, Tensor], rows: Tensor | None) -> None:
-        for name, value in self.params.items():
-            change = gradients[name]
-            if self.weight_decay:
-                change = change + self.weight_decay * _rows(value, rows)
-            if self.momentum:  # the first step's buffer is the gradient itself, as 0 * momentum + gradient is
-                change = _put(self.buffers[name], rows, _rows(self.buffers[name], rows) * self.momentum + change)
-            _put(value, rows, _rows(value, rows).sub(change, alpha=self.lr))
+    def update(self, gradients: Tensors, params: Tensors, *remembered: Tensors) -> None:
+        for buffers in remembered:  # after the first step this is the gradient itself, as 0 * momentum + gradient is
+            torch._foreach_mul_(buffers, self.momentum)
+            torch._foreach_add_(buffers, gradients)
+            gradients = buffers
+        torch._foreach_add_(params, gradients, alpha=-self.lr)
 
 
-class StackedAdam:
+class StackedAdam(Stacked):
     """torch.optim.Adam (L2 penalty in the gradient), with a step counter per client."""
 
     def __init__(
-        self,
-        params: dict[str, Tensor],
-        lr: float,
-        *,
-        betas: tuple[float, float],
-        weight_decay: float,
-        eps: float = 1e-8,
+        self, params: Tensors, lr: float, *, betas: tuple[float, float], weight_decay: float, eps: float = 1e-8
     ) -> None:
-        self.params, self.lr, self.betas, self.weight_decay, self.eps = params, lr, betas, weight_decay, eps
-        first = next(iter(params.values()))
-        self.steps = torch.zeros(len(first), device=first.device)
-        self.mean = {name: torch.zeros_like(value) for name, value in params.items()}
-        self.square = {name: torch.zeros_like(value) for name, value in params.items()}
+        self.betas, self.eps = betas, eps
+        steps = [params[0].new_zeros(len(params[0]))]
+        super().__init__(lr, weight_decay, params, steps, _zeros(params), _zeros(params))
 
-    def step(self, gradients: Mapping[str, Tensor], rows: Tensor | None) -> None:
-        steps = _put(self.steps, rows, _rows(self.steps, rows) + 1)
+    def update(self, gradients: Tensors, params: Tensors, *remembered: Tensors) -> None:
+        (steps,), means, squares = remembered
         first, second = self.betas
-        for name, value in self.params.items():
-            gradient = gradients[name]
-            if self.weight_decay:
-                gradient = gradient + self.weight_decay * _rows(value, rows)
-            mean = _put(self.mean[name], rows, _rows(self.mean[name], rows).lerp(gradient, 1 - first))
-            decayed = _rows(self.square[name], rows) * second
-            square = _put(self.square[name], rows, decayed.addcmul_(gradient, gradient, value=1 - second))
+        steps += 1
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
+        sizes, roots = self.lr / (1 - first**steps), (1 - second**steps).sqrt()
+        for value, mean, square in zip(params, means, squares, strict=True):
             shape = (-1, *[1] * (value.ndim - 1))
-            size = (self.lr / (1 - first**steps)).view(shape)
-            root = (1 - second**steps).sqrt().view(shape)
-            _put(value, rows, _rows(value, rows) - size * mean / (square.sqrt() / root + self.eps))
+            value.sub_(sizes.view(shape) * mean / (square.sqrt() / roots.view(shape) + self.eps))
 
 
-def _rows(stack: Tensor, rows: Tensor | None) -> Tensor:
-    return stack if rows is None else stack[rows]
-
-
-def _put(stack: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
-    """Write `new` into the rows of `stack`, and return it."""
-    if rows is None:
-        stack.copy_(new)
-    else:
-        stack[rows] = new
-    return new
+def _zeros(like: Tensors) -> Tensors:
+    return [torch.zeros_like(value) for value in like]
