@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fnll.errors import UserError
 from fnll.noisy import kd_ramp, la_kd, log_prior, logit_adjusted
+from fnll.noisy.adjustment import divergence
 from fnll.seeding import torch_rng
 
 LOGITS = torch.tensor([[1.0, 2.0, 0.5]], dtype=torch.float64)
@@ -153,3 +154,14 @@ def test_a_teacher_that_believes_in_missing_classes_only_stays_finite() -> None:
 def test_unknown_variant() -> None:
     with pytest.raises(UserError, match="did you mean official"):
         la_kd(LOGITS, label(0), TEACHER, COUNTS, 0.5, "offical")  # type: ignore[arg-type]
+
+
+def test_divergence_is_torchs_bit_for_bit():
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(9, 5, generator=g, requires_grad=True)
+    log_probs = logits.log_softmax(1)
+    target = torch.rand(9, 5, generator=g).masked_fill(torch.rand(9, 5, generator=g) < 0.3, 0.0)
+    ours, theirs = divergence(log_probs, target), F.kl_div(log_probs, target, reduction="batchmean")
+    assert torch.equal(ours, theirs)
+    gradients = [torch.autograd.grad(value, logits, retain_graph=True)[0] for value in (ours, theirs)]
+    assert torch.equal(*gradients)
