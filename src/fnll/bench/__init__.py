@@ -24,11 +24,11 @@ class Suite:
 
 SUITES = {
     "phases": Suite("where the time of a round goes, for any model and method", "fnll.bench.phases", 3),
-    "train": Suite("local training: serial and pool against bare loops", "fnll.bench.train", 9),
+    "train": Suite("local training: serial and pool against bare loops", "fnll.bench.train", 5),
     "round": Suite("a whole FedAvg round, evaluation included", "fnll.bench.rounds", 3),
-    "cohort": Suite("vectorised training of small networks", "fnll.bench.cohort", 5),
-    "stage1": Suite("FedCorr's one-client rounds, evaluated after each", "fnll.bench.stage1", 3),
+    "cohort": Suite("vectorised training of small networks", "fnll.bench.cohort", 7),
+    "stage1": Suite("FedCorr's one-client rounds, evaluated after each", "fnll.bench.stage1", 5),
     "lid": Suite("local intrinsic dimensionality against numpy", "fnll.bench.dimension", 5),
     "memory": Suite("peak memory and checkpoints against the number of clients", "fnll.bench.memory", 1),
-    "grid": Suite("twenty runs, one or two at a time", "fnll.bench.grid", 1),
+    "grid": Suite("twenty runs, one or two at a time", "fnll.bench.grid", 2),
 }
