@@ -10,10 +10,10 @@ from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
 from fnll.bench.worlds import clients_of, experiment_of, first_calls, local_of, observed
 from fnll.errors import UserError
-from fnll.executors.numerics import usable_cores
 from fnll.experiment import Experiment
 from fnll.federation import federate
 from fnll.observer import Observer
+from fnll.processes import usable_cores
 
 PHASES = ("data", "step", "copy", "aggregate", "evaluate", "method", "logging")
 HERE = ("serial", "cohort")  # executors that do clients' work in this process, where it can be seen

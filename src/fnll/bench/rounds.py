@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
 from fnll.bench.worlds import LENET, experiment_of, local_of, observed, play
-from fnll.executors.numerics import usable_cores
 from fnll.experiment import Experiment
 from fnll.federation import Executor
+from fnll.processes import usable_cores
 from fnll.types import Call, Update
 
 ROUNDS = 2  # so that one evaluation can lie beside training, and one cannot

@@ -10,8 +10,8 @@ from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
 from fnll.bench.worlds import LENET, clients_of, experiment_of, first_calls, local_of, trained
 from fnll.executors import Pool, Serial
-from fnll.executors.numerics import usable_cores
 from fnll.federation import Executor
+from fnll.processes import usable_cores
 from fnll.types import Call
 
 WORKERS = 2

@@ -18,9 +18,10 @@ from fnll import __version__
 from fnll.bench import SUITES
 from fnll.bench.show import markdown, show
 from fnll.errors import UserError, nearest, require_integer
-from fnll.executors.numerics import limit_threads, usable_cores
+from fnll.executors.numerics import limit_threads
 from fnll.files import read_json, write_json
 from fnll.manifest import commit
+from fnll.processes import usable_cores
 
 BUSY = 0.5  # processes that wait for a core before we start: more, and times mean little
 

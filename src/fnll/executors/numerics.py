@@ -26,11 +26,6 @@ def set_deterministic(mode: int | str) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on: a batch system often gives it fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True)
 class Numerics:
     """torch's switches, to be read in one process and set in another."""

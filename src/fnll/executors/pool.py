@@ -19,8 +19,9 @@ import torch
 from fnll.errors import UserError, require, require_integer
 from fnll.executors.agenda import Agenda, Failure
 from fnll.executors.arena import Arena, Packer, Ticket
-from fnll.executors.numerics import Numerics, Setup, limit_threads, usable_cores
-from fnll.executors.worker import GONE, noting, pack, post, serve
+from fnll.executors.numerics import Numerics, Setup, limit_threads
+from fnll.executors.worker import noting, pack, post, serve
+from fnll.processes import GONE, usable_cores
 from fnll.scenario.scenario import Scenario
 from fnll.types import Call, Update
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from fnll.errors import UserError, require, require_at_least, require_integer, require_positive
 from fnll.executors.agenda import Agenda, Failure
 from fnll.executors.arena import Packer, Ticket, unpack
-from fnll.executors.numerics import Numerics, Setup, limit_threads, usable_cores
+from fnll.executors.numerics import Numerics, Setup, limit_threads
 from fnll.executors.worker import answer, noting, pack
+from fnll.processes import usable_cores
 from fnll.scenario.scenario import Scenario
 from fnll.types import Call, Update
 

@@ -17,10 +17,9 @@ from fnll.executors.agenda import Failure, title
 from fnll.executors.arena import Arena, Packer, Ticket, unpack
 from fnll.executors.numerics import Setup
 from fnll.executors.serial import perform
+from fnll.processes import GONE
 from fnll.scenario.scenario import Scenario
 from fnll.types import Call
-
-GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # what a pipe says when its other end has died
 
 
 def serve(connection: Connection, setup: Setup, directory: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fnll.config import compose
 from fnll.errors import UserError, nearest
-from fnll.executors.numerics import usable_cores
+from fnll.processes import usable_cores
 from fnll.sweep.conductor import Launcher
 from fnll.sweep.grid import Job
 

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 
 from omegaconf import DictConfig, OmegaConf
 
-from fnll.executors.worker import GONE
+from fnll.processes import GONE
 from fnll.sweep.events import Ended, Event, Lost
 from fnll.sweep.grid import Job
 

@@ -17,7 +17,7 @@ import torchmetrics  # noqa: F401
 
 import fnll.local
 import fnll.methods  # noqa: F401
-from fnll.executors.worker import GONE
+from fnll.processes import GONE
 from fnll.sweep.events import Ended, Event, Said, Send
 from fnll.sweep.job import perform
 
