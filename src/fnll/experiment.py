@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import math
 import re
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class, get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from fnll import NUMBERS
+from fnll import identity
 from fnll.config import Request, store_of
 from fnll.errors import UserError, nearest, require, require_at_least, require_between, require_integer
 from fnll.federation import Executor, World
@@ -27,7 +25,6 @@ from fnll.scenario.scenario import Dataset, Scenario, Truth
 from fnll.types import Method
 
 COMPLETED = ("scenario", "model", "method", "executor")  # groups whose things need more than their YAML can say
-NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment", "sweep")
 
 
 @dataclass(frozen=True)
@@ -81,23 +78,13 @@ class Experiment:
     @cached_property
     def run_id(self) -> str:
         """`<method>-<12 hex>`: a hash of everything that can change the numbers, and of nothing else."""
-        config: Any = OmegaConf.to_container(self.cfg)
-        for key in NOT_IDENTITY:
-            config.pop(key, None)
-        config["eval"].pop("overlap", None)
-        for key in ("root", "download", "labels"):  # where the data lie; the fingerprint says what they are
-            config["dataset"].pop(key, None)
-        config["scenario"].pop("path", None)
-        identity = {
-            "config": config,
-            "numerics": self.numerics,
-            "threads": OmegaConf.select(self.cfg, "executor.threads", default=1),
-            "device": self.device.type,
-            "fingerprint": self.scenario.fingerprint,
-            "numbers": NUMBERS,
-        }
-        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
-        return f"{self.request.name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+        return identity.run_id(
+            self.request,
+            numerics=self.numerics,
+            threads=OmegaConf.select(self.cfg, "executor.threads", default=1),
+            device=self.device.type,
+            fingerprint=self.scenario.fingerprint,
+        )
 
 
 def prepare(request: Request) -> Experiment:

@@ -12,18 +12,25 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from fnll import NUMBERS, __version__
+from fnll.config import Request
 from fnll.diagnostics import plain
 from fnll.experiment import Experiment
 from fnll.files import write_atomic, write_json
+from fnll.identity import code_of, settings
 from fnll.records import RunFolder
+
+
+def write_config(request: Request, folder: RunFolder) -> None:
+    """Write the resolved config, with the names of the choices."""
+    config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
+    config.pop("sweep", None)  # of the grid, not of the run
+    write_atomic(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
 
 
 def describe(experiment: Experiment, folder: RunFolder) -> None:
     """Write what this run is: the resolved config, and the facts around it."""
     request, truth = experiment.request, experiment.truth
-    config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
-    config.pop("sweep", None)  # of the grid, not of the run
-    write_atomic(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+    write_config(request, folder)
     method = experiment.method
     manifest = {
         "run_id": folder.run_id,
@@ -34,6 +41,7 @@ def describe(experiment: Experiment, folder: RunFolder) -> None:
         "numbers": NUMBERS,
         "numerics": experiment.numerics,
         "commit": commit(),
+        "code": code_of(settings(request)),  # of plugins
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "paper": (type(method).__doc__ or "").strip().split("\n")[0],
         "privileges": list(getattr(method, "privileges", ())),

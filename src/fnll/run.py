@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 import safetensors.torch
 
 from fnll.checkpoint import Checkpoints
+from fnll.config import Request, store_of
 from fnll.errors import UserError
 from fnll.executors.numerics import set_deterministic
-from fnll.experiment import Experiment
+from fnll.experiment import Experiment, prepare
 from fnll.federation import federate
 from fnll.files import write_atomic
-from fnll.manifest import describe
+from fnll.identity import run_id
+from fnll.manifest import describe, write_config
 from fnll.observer import Observer, Progress, overlaps
 from fnll.records import METRICS, DeclinedError, RunFolder, StoreError
 from fnll.types import Choosy
@@ -58,6 +61,26 @@ def execute(
         raise
     finally:
         folder.close()
+
+
+def prepare_or_record(request: Request) -> Experiment:
+    """Prepare a run of a sweep; one that cannot be is recorded as failed, so that the report can say why it is missing.
+
+    It has no scenario, so its folder is named by its settings alone. A later attempt that succeeds removes it.
+    """
+    folder = RunFolder(store_of(request.cfg) / run_id(request, fingerprint=None))
+    try:
+        experiment = prepare(request)
+    except Exception as error:
+        folder.open()
+        try:
+            write_config(request, folder)
+            folder.mark("failed", {"error": told(error), "command": request.command, **_trace(error)})
+        finally:
+            folder.close()
+        raise
+    shutil.rmtree(folder.path, ignore_errors=True)
+    return experiment
 
 
 def _ask(experiment: Experiment) -> None:

@@ -18,8 +18,11 @@ from typing import Any
 import pytest
 
 from fnll import cli
+from fnll.config import compose
 from fnll.errors import UserError
 from fnll.records import RunFolder, StoreError
+from fnll.report import cells, load, scores
+from fnll.run import prepare_or_record
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.events import Kind, Outcome
 from fnll.sweep.grid import Job, expand
@@ -126,6 +129,37 @@ def test_a_failing_run_is_recorded_and_stops_no_other(tmp_path: Path, capsys: py
     assert record["command"] in out
     assert "method.mu=-1" in shlex.split(record["command"])
     assert len(list(tmp_path.glob("*/summary.json"))) == 2
+
+
+def test_a_run_without_a_scenario_is_recorded_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep(tmp_path, "method=fedavg,fedprox", "num_clients=4,200", code=1)  # of 120 samples
+    out = capsys.readouterr().out
+    assert "2 finished, 2 failed" in out
+    assert [len(list(tmp_path.glob(f"*/{name}.json"))) for name in ("summary", "failed", "manifest")] == [2, 2, 2]
+    record = json.loads(next(tmp_path.glob("fedprox-*/failed.json")).read_text())
+    assert "num_clients" in record["error"]
+    assert record["command"] in out
+    table = cells(scores(load(tmp_path)))
+    missing = table[table["mean"].isna()]
+    assert len(missing) == 2
+    assert missing["reason"].str.contains("num_clients").all()
+    sweep(tmp_path, "method=fedavg,fedprox", "num_clients=4,200", code=1)
+    assert len(list(tmp_path.glob("*/config.yaml"))) == 4, "the same folders"
+
+
+def test_a_scenario_that_can_be_made_again_removes_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = compose([*TINY, f"runs_dir={tmp_path}"])
+
+    def no_disk(request: object) -> None:
+        raise UserError("the data are not there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fnll.run.prepare", no_disk)
+        with pytest.raises(UserError, match="not there"):
+            prepare_or_record(request)
+    assert len(list(tmp_path.glob("fedavg-*/failed.json"))) == 1
+    prepare_or_record(request)
+    assert not list(tmp_path.glob("fedavg-*"))
 
 
 def test_a_mistake_in_the_first_run_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

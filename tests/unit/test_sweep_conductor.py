@@ -13,7 +13,7 @@ from rich.console import Console
 from fnll.errors import UserError
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import HEARTBEAT, Plain, Tally, Terminal, duration, summarise
-from fnll.sweep.events import Begun, Ended, Event, Kind, Lost, Outcome, Said, Step
+from fnll.sweep.events import DIVERGED, Begun, Ended, Event, Kind, Lost, Outcome, Said, Step
 from fnll.sweep.grid import Job
 from fnll.sweep.local import cores_of, room_for
 
@@ -159,6 +159,9 @@ def test_the_summary_counts_and_gives_the_command_of_each_failure() -> None:
         B: Outcome(Kind.FAILED, "boom"),
         C: Outcome(Kind.DECLINED, "needs more clients"),
     }
+    assert summarise({A: Outcome(Kind.FINISHED), B: Outcome(Kind.FINISHED, DIVERGED)}, 5) == [
+        "2 runs in 5 s: 2 finished (1 of them diverged)"
+    ]
     assert summarise(outcomes, 75) == [
         "3 runs in 1 min 15 s: 1 finished, 1 declined, 1 failed",
         "declined: needs more clients",

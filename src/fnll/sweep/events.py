@@ -18,12 +18,15 @@ class Kind(StrEnum):
     BLOCKED = "blocked"  # the store cannot be written: no other run can be either
 
 
+DIVERGED = "diverged"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of a run."""
 
     kind: Kind
-    detail: str = ""  # why, if it did not finish; `diverged` if it did so early
+    detail: str = ""  # why, if it did not finish; DIVERGED if it did so early
     accuracy: float | None = None  # mean of the last ten evaluations
     seconds: float = 0.0
 

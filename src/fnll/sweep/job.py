@@ -13,8 +13,8 @@ from fnll.executors.numerics import limit_threads
 from fnll.experiment import Experiment, prepare
 from fnll.loggers import watchers
 from fnll.records import BusyError, DeclinedError, RunFolder, StoreError
-from fnll.run import execute, told
-from fnll.sweep.events import Begun, Kind, Outcome, Send, Step
+from fnll.run import execute, prepare_or_record, told
+from fnll.sweep.events import DIVERGED, Begun, Kind, Outcome, Send, Step
 from fnll.sweep.grid import Job
 
 
@@ -48,7 +48,7 @@ def perform(job: Job, send: Send, *, spare_core: bool | None = None) -> Outcome:
     try:
         request = compose(job.words, job.config_dirs)
         limit_threads(OmegaConf.select(request.cfg, "executor.threads", default=1))
-        summary = execute(prepare(request), [reporter, *watchers(request)], spare_core=spare_core)
+        summary = execute(prepare_or_record(request), [reporter, *watchers(request)], spare_core=spare_core)
     except BusyError as error:
         return Outcome(Kind.BUSY, str(error))
     except StoreError as error:
@@ -58,7 +58,7 @@ def perform(job: Job, send: Send, *, spare_core: bool | None = None) -> Outcome:
     except Exception as error:
         return Outcome(Kind.FAILED, told(error), seconds=time.monotonic() - started)
     kind = Kind.FINISHED if reporter.began else Kind.KNOWN
-    detail = "diverged" if summary["diverged"] else ""
+    detail = DIVERGED if summary["diverged"] else ""
     return Outcome(kind, detail, summary["test/accuracy"]["last10"], time.monotonic() - started)
 
 

@@ -1,0 +1,88 @@
+"""What a run is called: by a hash of everything that can change its numbers, and of nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fnll import NUMBERS
+from fnll.config import Request
+
+NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment", "sweep")
+VERSIONED = (
+    "fnll",
+    "torch",
+    "torchvision",
+    "lightning",
+)  # told by NUMBERS and in the manifest
+
+
+def run_id(request: Request, **facts: object) -> str:
+    """`<method>-<12 hex>`: of the settings, the code that others bring, and `facts` that the settings do not say."""
+    config = settings(request)
+    code = code_of(config)
+    identity = {"config": config, "numbers": NUMBERS, **facts, **({"code": code} if code else {})}
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return f"{request.name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+def settings(request: Request) -> dict[str, Any]:
+    """The settings that can change numbers."""
+    config: Any = OmegaConf.to_container(request.cfg)
+    for key in NOT_IDENTITY:
+        config.pop(key, None)
+    config["eval"].pop("overlap", None)
+    for key in ("root", "download", "labels"):  # where the data lie; the fingerprint says what they are
+        config["dataset"].pop(key, None)
+    config["scenario"].pop("path", None)
+    return config
+
+
+def code_of(config: dict[str, Any]) -> dict[str, str]:
+    """Hashes of the modules and packages outside `fnll` that `config` takes things from.
+
+    A plugin is edited without anything like `fnll.NUMBERS` changing; so its source is part of what a run is.
+    """
+    tops = {target.split(".")[0] for target in _targets(config)}
+    return {top: digest for top in sorted(tops.difference(VERSIONED)) if (digest := source_digest(top))}
+
+
+def _targets(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("_target_"), str):
+            yield node["_target_"]
+        for value in node.values():
+            yield from _targets(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _targets(value)
+
+
+@cache  # what this process has imported does not change
+def source_digest(name: str) -> str | None:
+    """A hash of a module's source, or of all Python files of a package; None if there is none to read."""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations is None:
+        files = {"": Path(spec.origin)} if spec.origin and Path(spec.origin).is_file() else {}
+    else:
+        roots = [Path(root) for root in spec.submodule_search_locations]
+        files = {path.relative_to(root).as_posix(): path for root in roots for path in root.rglob("*.py")}
+    if not files:
+        return None
+    digest = hashlib.blake2b(digest_size=6)
+    for relative, path in sorted(files.items()):
+        content = path.read_bytes()
+        digest.update(f"{relative}:{len(content)}:".encode() + content)
+    return digest.hexdigest()
