@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from fnll.report import analyse, load, write
+from fnll.report import analyse, load, main_table, write
 from fnll.report.example import write_run, write_store
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
@@ -78,6 +78,19 @@ def test_it_opens_with_the_headline(page):
     assert names(page) == ["fedavg", "fedcorr", "fednoro", "fedprox", "fedrn", "oracle"]
     assert page.locator("#grid td.best").count() == 4
     assert page.locator("#grid td.diverged").inner_text() == "1/3 diverged"
+
+
+def test_it_rounds_as_the_tables_do(browser, tmp_path):
+    values = {"a": 0.99125, "b": 0.98375, "c": 0.991251, "d": 0.991249, "e": 0.875}
+    for method, value in values.items():
+        write_run(tmp_path / "runs", method, [value])
+    analysis = analyse(load(tmp_path / "runs"))
+    page = browser.new_page()
+    page.goto(write(analysis, tmp_path / "out", with_figures=False).html.as_uri())
+    shown = page.locator("#grid tbody td").all_inner_texts()
+    page.close()
+    assert [text for text in shown if text[:1].isdigit()][:5] == [f"{100 * value:.2f}" for value in values.values()]
+    assert main_table(analysis).rows[0].entries[0].text == "99.12"
 
 
 def test_it_sorts_by_any_column_both_ways(page):

@@ -131,6 +131,12 @@ def test_the_gap_table(store):
     assert grid(gap_table(analyse(store)))["fedcorr", "ρ=0.6"] == "50 %"
 
 
+def test_a_share_of_the_gap_from_few_seeds_says_so(tmp_path):
+    for method, value in {"fedavg": 0.5, "oracle": 0.501, "fedprox": 0.505}.items():
+        write_run(tmp_path, method, [value], seed=0)
+    assert list(grid(gap_table(analyse(load(tmp_path)))).values()) == ["500 % (n=1)"]
+
+
 def test_the_cost_table_follows_fedcorrs(tmp_path):
     write_run(tmp_path, "fedavg", [0.5, 0.5, 0.9], seed=0)
     write_run(tmp_path, "fedcorr", [0.9, 0.9, 0.9], seed=0)

@@ -43,11 +43,16 @@ class Shared:
 
 
 def rounded(value: float) -> float | None:
-    """A number to five significant digits; what is not finite is null, which JSON has."""
+    """A number of a curve to five significant digits, and null if it is not finite."""
+    exact = finite(value)
+    return None if exact is None else finite(float(f"{exact:.{DIGITS}g}"))
+
+
+def finite(value: float) -> float | None:
+    """What is not finite is null, which JSON has. Numbers of tables stay whole: the page rounds them as tables do."""
     if value is None or not math.isfinite(value):
         return None
-    short = float(f"{value:.{DIGITS}g}")
-    return int(short) if short.is_integer() else short
+    return int(value) if float(value).is_integer() else float(value)
 
 
 def payload(analysis: Analysis, first: str) -> dict[str, Any]:
@@ -109,14 +114,14 @@ def _grid(analysis: Analysis, rows: Sequence[str]) -> list[list[Any]]:
         [
             order[row.method],
             columns[row.cell],
-            rounded(row.mean),
-            rounded(row.std),
+            finite(row.mean),
+            finite(row.std),
             row.n,
             row.seeds,
             row.diverged,
             2 if row.best else 1 if row.tied else 0,
-            *(rounded(v) for v in gains.get((row.method, row.cell), (math.nan, math.nan, math.nan, 0))),
-            rounded(shares.get((row.method, row.cell), (math.nan,))[0]),
+            *(finite(v) for v in gains.get((row.method, row.cell), (math.nan, math.nan, math.nan, 0))),
+            finite(shares.get((row.method, row.cell), (math.nan,))[0]),
             row.reason,
         ]
         for row in _records(analysis.cells)
@@ -137,7 +142,7 @@ def _runs(analysis: Analysis, analyses: Mapping[str, Analysis]) -> dict[str, Any
     runs, store = analysis.store.runs, analysis.store
     order = {method: i for i, method in enumerate(analysis.rows)}
     columns = {cell: i for i, cell in enumerate(store.cell_labels)}
-    values = {key: [rounded(v) for v in one.scores.frame["value"]] for key, one in analyses.items()}
+    values = {key: [finite(v) for v in one.scores.frame["value"]] for key, one in analyses.items()}
     return {
         "id": list(runs["run_id"]),
         "m": [order[m] for m in runs["method"]],

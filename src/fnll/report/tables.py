@@ -11,7 +11,7 @@ import pandas as pd
 from fnll.report.analysis import Analysis
 from fnll.report.footnotes import NOISE, footnotes, metric_label, noise_levels
 from fnll.report.select import is_fraction
-from fnll.report.stats import target_cost
+from fnll.report.stats import FEWEST, target_cost
 from fnll.report.table import Entry, Row, Table, number, signed, spread
 
 
@@ -52,7 +52,7 @@ def gap_table(analysis: Analysis) -> Table:
     """Share of the recoverable gap."""
     base, top = analysis.reference, analysis.oracle
     others = [row for row in analysis.competing if row != base]
-    rows = _grid(others, analysis, analysis.recovered, lambda row: _share(row.share) if row.pairs else None)
+    rows = _grid(others, analysis, analysis.recovered, _share)
     return Table(
         "recovered",
         f"Share of the recoverable gap: {metric_label(analysis.metric)}, {analysis.rule.label}",
@@ -60,7 +60,8 @@ def gap_table(analysis: Analysis) -> Table:
         tuple(rows),
         (
             f"(method − {base}) / ({top} − {base}), over the seeds all three have. "
-            f"“no gap”: {top} is not ahead of {base}, or not clearly (its 95 % interval contains 0).",
+            f"“no gap”: {top} is not ahead of {base}, or not clearly (its 95 % interval contains 0). "
+            f"Below {FEWEST} seeds nobody can tell, and a small gap makes absurd shares.",
         ),
         analysis.recovered,
     )
@@ -134,8 +135,15 @@ def _difference(row: Any, scale: int) -> Entry | None:
     return Entry(text + bounds, hint=f"{row.pairs} pairs")
 
 
-def _share(share: float) -> Entry:
-    return Entry("no gap", missing=True) if np.isnan(share) else Entry(f"{100 * share:.0f} %".replace("-", "−"))
+def _share(row: Any) -> Entry | None:
+    if not row.pairs:
+        return None
+    if np.isnan(row.share):
+        return Entry("no gap", missing=True)
+    text = f"{100 * row.share:.0f} %".replace("-", "−")
+    if row.pairs < FEWEST:
+        return Entry(f"{text} (n={row.pairs})", hint=f"below {FEWEST} seeds nobody can tell whether there is a gap")
+    return Entry(text)
 
 
 def _cost(row: Any) -> Entry | None:

@@ -32,9 +32,15 @@
   const s = (tag, attributes, ...children) => build("http://www.w3.org/2000/svg", tag, attributes, children);
   const metricOf = (key) => DATA.metrics.find((m) => m.key === key) || DATA.labels[key];
   const minus = (text) => text.replace("-", "−");
+  // Python's tables round an exact half to the even digit, toFixed rounds it up. With two digits, halves are odd eighths.
+  function percent(value) {
+    const x = 100 * value;
+    const floor = Math.floor(100 * x);
+    return Math.abs((8 * x) % 2) === 1 ? ((floor % 2 ? floor + 1 : floor) / 100).toFixed(2) : x.toFixed(2);
+  }
   function number(value, metric, signed) {
     if (value === null) return "–";
-    const text = metric.percent ? (100 * value).toFixed(2) : Number(value.toPrecision(4)).toString();
+    const text = metric.percent ? percent(value) : Number(value.toPrecision(4)).toString();
     return minus(signed && value > 0 ? `+${text}` : text);
   }
   const meanText = (e, metric) => number(e.mean, metric) + (e.std === null ? "" : ` ± ${number(e.std, metric)}`);
@@ -43,7 +49,7 @@
     const bounds = e.low === null ? ` (n=${e.pairs})` : ` [${number(e.low, metric, true)}, ${number(e.high, metric, true)}]`;
     return number(e.gain, metric, true) + bounds;
   }
-  const shareText = (e) => (e.share === null ? "no gap" : minus(`${(100 * e.share).toFixed(0)} %`));
+  const shareText = (e) => (e.share === null ? "no gap" : minus(`${(100 * e.share).toFixed(0)} %`) + (e.low === null ? ` (n=${e.pairs})` : ""));
   function select(label, options, value, change) {
     const only = options.length < 2;
     const list = options.map((o) => h("option", { value: o.key, selected: String(o.key) === String(value) }, o.label));
