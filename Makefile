@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## Compare the methods on noisy clients, with a table and a report (minutes)
+demo: $(READY) ## Compare the methods on noisy clients, with a table and a report (two minutes)
 	$(BIN)/fnll sweep experiment=demo runs_dir=$(RUNS)/demo --jobs $(JOBS) --report $(RUNS)/demo-report
 
 test: $(READY) ## Run the tests (under five minutes on two cores)
