@@ -62,7 +62,7 @@ def markdown(records: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _cells(claim: Mapping[str, Any]) -> tuple[str, str, str]:
-    value = f"{claim['value']:.3g}" if abs(claim["value"]) < 100 else f"{claim['value']:,.0f}"
+    value = f"{claim['value']:#.3g}".rstrip(".") if abs(claim["value"]) < 100 else f"{claim['value']:,.0f}"
     bound = "at_least" if claim["at_least"] is not None else "at_most"
     wanted = "" if claim[bound] is None else f"{'≥' if bound == 'at_least' else '≤'} {claim[bound]:g}"
     return f"{value} {claim['unit']}".strip(), wanted, MARKS[claim["holds"]]
