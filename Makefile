@@ -58,7 +58,7 @@ bench: $(READY) ## Measure speed against bare PyTorch, in one run
 	$(BIN)/fnll bench $(ARGS)
 
 docs: $(READY) ## Build the documentation into site/ (warnings are errors)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## Remove what can be made again (not the runs)
 	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .pytest_cache
