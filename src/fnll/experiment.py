@@ -65,6 +65,10 @@ class Experiment:
         build = made(self.cfg.model, "model")
         return Net.of(build, num_classes=self.scenario.num_classes, input_shape=self.scenario.input_shape)
 
+    def check(self) -> None:
+        """Make what a run starts with, so that a mistake in its settings shows before there is a folder of it."""
+        _ = self.method, self.net.head_names
+
     def executor(self) -> Executor:
         return complete(
             made(self.cfg.executor, "executor"), {"scenario": self.scenario, "device": self.device}, "executor"
@@ -97,7 +101,9 @@ def prepare(request: Request) -> Experiment:
         raise UserError("precision=16-mixed needs a GPU; type precision=bf16-mixed, or 32-true")
     dataset: Dataset = made(cfg.dataset, "dataset")
     scenario, truth = scenario_of(cfg, dataset)
-    return Experiment(known_as, dataset, scenario, truth, device)
+    experiment = Experiment(known_as, dataset, scenario, truth, device)
+    experiment.check()
+    return experiment
 
 
 def check_settings(cfg: DictConfig) -> None:

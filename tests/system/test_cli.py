@@ -29,6 +29,8 @@ def test_one_run_from_an_empty_directory(python_m_fnll, fnll, tmp_path):
         (["run", "noise.rho=1.5"], "noise.rho must be in"),
         (["run", "rounds=-1"], "rounds must be"),
         (["run", "noise.rhoo=0.5"], "noise.rho"),
+        (["run", "model.width=0"], "model.width must be"),
+        (["run", "method=fedprox", "method.mu=-1"], "method.mu must be"),
         (["check", "fedpox"], "fedprox"),
         (["check", "missing/method.yaml"], "there is no file"),
         (["rnu"], "did you mean run"),
