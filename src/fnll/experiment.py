@@ -74,17 +74,13 @@ class Experiment:
             made(self.cfg.executor, "executor"), {"scenario": self.scenario, "device": self.device}, "executor"
         )
 
-    @property
-    def numerics(self) -> str:
-        """`exact`, or `vectorised` for the one executor whose sums are grouped differently."""
-        return str(getattr(get_class(self.cfg.executor._target_), "numerics", "exact"))
-
     @cached_property
     def run_id(self) -> str:
         """`<method>-<12 hex>`: a hash of everything that can change the numbers, and of nothing else."""
         return identity.run_id(
             self.request,
-            numerics=self.numerics,
+            numerics=numerics_of(self.cfg),
+            **revision_of(self.cfg),
             threads=OmegaConf.select(self.cfg, "executor.threads", default=1),
             device=self.device.type,
             fingerprint=self.scenario.fingerprint,
@@ -131,6 +127,17 @@ def scenario_of(cfg: DictConfig, dataset: Dataset) -> tuple[Scenario, Truth]:
     shared = {**parts, "dataset": dataset, "num_clients": cfg.num_clients, "seed": cfg.scenario_seed}
     scenario, truth = complete(builder, shared, "scenario")
     return scenario, truth
+
+
+def numerics_of(cfg: DictConfig) -> str:
+    """`exact`, or `vectorised` for the one executor whose sums are grouped differently."""
+    return str(getattr(get_class(cfg.executor._target_), "numerics", "exact"))
+
+
+def revision_of(cfg: DictConfig) -> dict[str, int]:
+    """The revision of an executor that is not exact: its numbers may change while those of the others do not."""
+    revision = getattr(get_class(cfg.executor._target_), "revision", None)
+    return {} if revision is None else {"revision": revision}
 
 
 def device_of(name: str) -> torch.device:

@@ -114,6 +114,34 @@ class Hooked(Classifier):
         pass
 
 
+class Peculiar(nn.Module):
+    """A network with a part that its output does not use, a frozen one, or two that are one."""
+
+    def __init__(self, kind, num_classes, input_shape):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.kind, self.head = kind, nn.Linear(16, num_classes)
+        if kind == "frozen":
+            self.first.requires_grad_(False)
+        if kind == "tied":
+            self.second.weight = self.first.weight
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.head(x if self.kind == "unused" else self.second(x))
+
+
+@pytest.mark.parametrize("kind", ["unused", "frozen", "tied"])
+def test_peculiar_networks_are_trained_as_serial_does(kind, caplog):
+    caplog.set_level(logging.INFO)
+    world = TinyWorld()
+    method = FedAvg(**{**world.shared(6), "net": Net.of(partial(Peculiar, kind=kind), num_classes=4, input_shape=None)})
+    plain, fast, executor = both(method, world, rounds=2, cohort=6)
+    assert canonical(plain) == canonical(fast)
+    assert executor.said == {"train"}
+    assert caplog.text.count("one client at a time") == 1
+
+
 def test_reasons():
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
     spec = tiny_local()

@@ -7,10 +7,10 @@ cannot be vectorised is done by `Serial`, with one line in the log.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,8 @@ from fnll.weights import Weights
 
 log = logging.getLogger(__name__)
 
+PARTS = ("x", "y", "index")  # of a batch
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -39,6 +41,10 @@ class Prepared:
     method: FedAvg
     module: Classifier
     client: Client
+
+
+class NotTogetherError(Exception):
+    """Why clients must train alone, found out in their first step."""
 
 
 @dataclass
@@ -52,6 +58,7 @@ class Cohort:
     said: set[str] = field(default_factory=set)
     exact = False
     numerics = "vectorised"
+    revision = 2  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
 
     def __post_init__(self) -> None:
         require_integer("executor.threads", self.threads, 1, "the torch threads of one process")
@@ -71,7 +78,14 @@ class Cohort:
         for group in groups.values():
             for start in range(0, len(group), self.chunk):
                 part = group[start : start + self.chunk]
-                for (i, one), weights in zip(part, train_together([p for _, p in part]), strict=True):
+                try:
+                    trained = train_together([one for _, one in part])
+                except NotTogetherError as reason:
+                    for i, _ in part:
+                        self._say(calls[i], str(reason))
+                        done[i] = perform(self.scenario, calls[i], self.device)
+                    continue
+                for (i, one), weights in zip(part, trained, strict=True):
                     update = one.method.finish(one.module, one.client, weights)
                     done[i] = replace(update, client=one.client.id, size=update.size or len(one.client))
         return [done[i] for i in range(len(calls))]
@@ -117,7 +131,10 @@ def why_not(module: Classifier) -> str | None:
         return "dropout draws for one client at a time"
     if any(name.endswith("running_mean") for name, _ in module.net.named_buffers()):
         return "BatchNorm's running statistics cannot be vectorised"
-    return None
+    if not all(parameter.requires_grad for parameter in module.net.parameters()):
+        return "some of its parameters are frozen"
+    names = [name for name, _ in module.net.named_parameters(remove_duplicate=False)]
+    return "parts of it share parameters" if len(names) > len(list(module.net.parameters())) else None
 
 
 def _signature(message: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
@@ -147,20 +164,23 @@ def train_together(group: Sequence[Prepared]) -> list[Weights]:
     params = [torch.stack([value.detach() for value in column]) for column in columns]
     attributes = [[torch.as_tensor(getattr(one.module, name)) for one in group] for name in module.per_client]
     differing = [torch.stack(column).to(device) for column in attributes]
-    losses = _losses(module, names)
     optimizer = stacked_optimizer(spec.optimizer, params, lr=spec.lr * spec.lr_decay**module.t)
     streams = [one.client.batches(spec.batch_size, spec.epochs) for one in group]
-    while batches := {k: batch for k, stream in enumerate(streams) if (batch := next(stream, None)) is not None}:
-        by_size: dict[int, list[int]] = defaultdict(list)
-        for k, batch in batches.items():
-            by_size[len(batch.y)].append(k)
-        for members in by_size.values():
-            rows = None if len(members) == len(group) else torch.tensor(members, device=device)
-            x, y, index = (torch.stack([getattr(batches[k], name) for k in members]) for name in ("x", "y", "index"))
-            own = [value.detach().requires_grad_() for value in _rows(params, rows)]
-            # A client's loss depends on its own row alone: the gradient of the sum is everyone's own gradient.
-            total = losses(own, x, y, index, _rows(differing, rows)).sum()
-            optimizer.step(torch.autograd.grad(total, own), rows)
+    with _losses(module, names) as losses:
+        while batches := {k: batch for k, stream in enumerate(streams) if (batch := next(stream, None)) is not None}:
+            by_size: dict[int, list[int]] = defaultdict(list)
+            for k, batch in batches.items():
+                by_size[len(batch.y)].append(k)
+            for members in by_size.values():
+                rows = None if len(members) == len(group) else torch.tensor(members, device=device)
+                x, y, index = (torch.stack([getattr(batches[k], part) for k in members]) for part in PARTS)
+                own = [value.detach().requires_grad_() for value in _rows(params, rows)]
+                # A client's loss depends on its own row alone: the gradient of the sum is everyone's own gradient.
+                total = losses(own, x, y, index, _rows(differing, rows)).sum()
+                gradients = torch.autograd.grad(total, own, allow_unused=True)
+                if any(gradient is None for gradient in gradients):
+                    raise NotTogetherError("its loss leaves parameters unused")
+                optimizer.step(gradients, rows)
     trained = dict(zip(names, params, strict=True))
     state = module.net.state_dict()
     return [
@@ -169,29 +189,35 @@ def train_together(group: Sequence[Prepared]) -> list[Weights]:
     ]
 
 
-def _losses(module: Classifier, names: Sequence[str]) -> Callable[..., Tensor]:
+@contextmanager
+def _losses(module: Classifier, names: Sequence[str]) -> Iterator[Callable[..., Tensor]]:
     """The losses of stacked clients, (clients,), as a function of their parameters, batches and differing attributes.
 
     Only the forward pass is vectorised by `vmap`; going backward through what it did is plain autograd, which spares
-    the bookkeeping of `torch.func.grad`.
+    the bookkeeping of `torch.func.grad`. In the end the module is as it was.
     """
-    wrapped = _Loss(copy.deepcopy(module))  # `finish` gets the module as it was
+    wrapped = _Loss(module)
     buffers = {f"module.net.{name}": value for name, value in module.net.named_buffers()}
-    for part in wrapped.modules():
-        if isinstance(part, nn.MaxPool2d):
-            part.register_forward_pre_hook(_channels_last)
+    pools = [part for part in module.modules() if isinstance(part, nn.MaxPool2d)]
+    hooks = [pool.register_forward_pre_hook(_channels_last) for pool in pools]
+    before = {name: getattr(module, name) for name in module.per_client}
 
     def loss(own: Sequence[Tensor], *batch: Any) -> Tensor:
         params = {f"module.net.{name}": value for name, value in zip(names, own, strict=True)}
         return functional_call(wrapped, params | buffers, batch)
 
-    return vmap(loss)
+    try:
+        yield vmap(loss)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
-def _channels_last(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+def _channels_last(_: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor | None:
     """Vectorised convolutions leave channels first, where max-pooling on the CPU takes five times as long."""
-    (x,) = inputs
-    return x.movedim(-3, -1).contiguous().movedim(-1, -3)
+    return inputs[0].movedim(-3, -1).contiguous().movedim(-1, -3) if inputs else None
 
 
 def _rows(stacks: Sequence[Tensor], rows: Tensor | None) -> list[Tensor]:

@@ -71,7 +71,7 @@ class StackedAdam(Stacked):
         self, params: Tensors, lr: float, *, betas: tuple[float, float], weight_decay: float, eps: float = 1e-8
     ) -> None:
         self.betas, self.eps = betas, eps
-        steps = [params[0].new_zeros(len(params[0]))]
+        steps = [params[0].new_zeros(len(params[0]), dtype=torch.float64)]  # torch.optim corrects in float64, too
         super().__init__(lr, weight_decay, params, steps, _zeros(params), _zeros(params))
 
     def update(self, gradients: Tensors, params: Tensors, *remembered: Tensors) -> None:
@@ -81,7 +81,7 @@ class StackedAdam(Stacked):
         torch._foreach_lerp_(means, gradients, 1 - first)
         torch._foreach_mul_(squares, second)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
-        sizes, roots = self.lr / (1 - first**steps), (1 - second**steps).sqrt()
+        sizes, roots = (f.to(params[0].dtype) for f in (self.lr / (1 - first**steps), (1 - second**steps).sqrt()))
         for value, mean, square in zip(params, means, squares, strict=True):
             shape = (-1, *[1] * (value.ndim - 1))
             value.sub_(sizes.view(shape) * mean / (square.sqrt() / roots.view(shape) + self.eps))
