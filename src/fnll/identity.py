@@ -16,6 +16,12 @@ from fnll import NUMBERS
 from fnll.config import Request
 
 NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment", "sweep")
+WITHIN = {
+    "eval": ("overlap",),
+    "dataset": ("root", "download", "labels"),  # where the data lie; the fingerprint says what they are
+    "scenario": ("path",),
+}
+BUILT = ("partition", "noise", "scenario")  # groups that the fingerprint tells the outcome of
 VERSIONED = (
     "fnll",
     "torch",
@@ -38,19 +44,20 @@ def settings(request: Request) -> dict[str, Any]:
     config: Any = OmegaConf.to_container(request.cfg)
     for key in NOT_IDENTITY:
         config.pop(key, None)
-    config["eval"].pop("overlap", None)
-    for key in ("root", "download", "labels"):  # where the data lie; the fingerprint says what they are
-        config["dataset"].pop(key, None)
-    config["scenario"].pop("path", None)
+    for group, names in WITHIN.items():
+        for name in names if isinstance(config[group], dict) else ():
+            config[group].pop(name, None)
     return config
 
 
 def code_of(config: dict[str, Any]) -> dict[str, str]:
     """Hashes of the modules and packages outside `fnll` that `config` takes things from.
 
-    A plugin is edited without anything like `fnll.NUMBERS` changing; so its source is part of what a run is.
+    A plugin is edited without anything like `fnll.NUMBERS` changing; so its source is part of what a run is. Zipped
+    packages, and what a module imports from elsewhere, are not looked at.
     """
-    tops = {target.split(".")[0] for target in _targets(config)}
+    counting = {group: node for group, node in config.items() if group not in BUILT}
+    tops = {target.split(".")[0] for target in _targets(counting)}
     return {top: digest for top in sorted(tops.difference(VERSIONED)) if (digest := source_digest(top))}
 
 
@@ -65,7 +72,7 @@ def _targets(node: object) -> Iterator[str]:
             yield from _targets(value)
 
 
-@cache  # what this process has imported does not change
+@cache  # a process hardly ever outlives an edit
 def source_digest(name: str) -> str | None:
     """A hash of a module's source, or of all Python files of a package; None if there is none to read."""
     try:
@@ -77,8 +84,9 @@ def source_digest(name: str) -> str | None:
     if spec.submodule_search_locations is None:
         files = {"": Path(spec.origin)} if spec.origin and Path(spec.origin).is_file() else {}
     else:
-        roots = [Path(root) for root in spec.submodule_search_locations]
-        files = {path.relative_to(root).as_posix(): path for root in roots for path in root.rglob("*.py")}
+        roots = [Path(root) for root in spec.submodule_search_locations][::-1]  # Python takes the first that has it
+        found = ((path.relative_to(root), path) for root in roots for path in root.rglob("*.py") if path.is_file())
+        files = {name.as_posix(): path for name, path in found if not any(part[0] == "." for part in name.parts)}
     if not files:
         return None
     digest = hashlib.blake2b(digest_size=6)

@@ -8,46 +8,32 @@ import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from fnll import NUMBERS, __version__
 from fnll.config import Request
 from fnll.diagnostics import plain
-from fnll.experiment import Experiment
+from fnll.experiment import Experiment, numerics_of
 from fnll.files import write_atomic, write_json
 from fnll.identity import code_of, settings
 from fnll.records import RunFolder
 
 
-def write_config(request: Request, folder: RunFolder) -> None:
-    """Write the resolved config, with the names of the choices."""
+def describe(request: Request, folder: RunFolder, device: str, **facts: object) -> None:
+    """Write what a run is: the resolved config with the names of the choices, and the facts around it."""
     config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
     config.pop("sweep", None)  # of the grid, not of the run
     write_atomic(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
-
-
-def describe(experiment: Experiment, folder: RunFolder) -> None:
-    """Write what this run is: the resolved config, and the facts around it."""
-    request, truth = experiment.request, experiment.truth
-    write_config(request, folder)
-    method = experiment.method
     manifest = {
         "run_id": folder.run_id,
         "command": request.command,
-        "fingerprint": experiment.scenario.fingerprint,
-        "origin": experiment.scenario.origin,
-        "dataset": experiment.scenario.name,
         "numbers": NUMBERS,
-        "numerics": experiment.numerics,
+        "numerics": numerics_of(request.cfg),
         "commit": commit(),
         "code": code_of(settings(request)),  # of plugins
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "paper": (type(method).__doc__ or "").strip().split("\n")[0],
-        "privileges": list(getattr(method, "privileges", ())),
-        "num_clients": len(experiment.scenario.shards),
-        "nominal": truth.nominal,
-        "realised": truth.realised,
         "versions": {
             "fnll": __version__,
             "python": platform.python_version(),
@@ -57,10 +43,27 @@ def describe(experiment: Experiment, folder: RunFolder) -> None:
             "platform": platform.platform(),
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
-            "device": str(experiment.device),
+            "device": device,
         },
+        **facts,
     }
     write_json(folder.path / "manifest.json", plain(manifest))
+
+
+def facts_of(experiment: Experiment) -> dict[str, Any]:
+    """What only a prepared run knows about itself."""
+    scenario, truth, method = experiment.scenario, experiment.truth, experiment.method
+    return {
+        "fingerprint": scenario.fingerprint,
+        "origin": scenario.origin,
+        "dataset": scenario.name,
+        "device": str(experiment.device),
+        "paper": (type(method).__doc__ or "").strip().split("\n")[0],
+        "privileges": list(getattr(method, "privileges", ())),
+        "num_clients": len(scenario.shards),
+        "nominal": truth.nominal,
+        "realised": truth.realised,
+    }
 
 
 def commit() -> str | None:

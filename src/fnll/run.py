@@ -20,7 +20,7 @@ from fnll.experiment import Experiment, prepare
 from fnll.federation import federate
 from fnll.files import write_atomic
 from fnll.identity import run_id
-from fnll.manifest import describe, write_config
+from fnll.manifest import describe, facts_of
 from fnll.observer import Observer, Progress, overlaps
 from fnll.records import METRICS, DeclinedError, RunFolder, StoreError
 from fnll.types import Choosy
@@ -46,7 +46,7 @@ def execute(
         if folder.finished:  # another process finished it while we waited for the lock
             return folder.summary()
         folder.unmark()
-        describe(experiment, folder)
+        describe(experiment.request, folder, **facts_of(experiment))
         _ask(experiment)
         return _train(experiment, folder, watchers or [], spare_core)
     except DeclinedError as error:
@@ -74,8 +74,9 @@ def prepare_or_record(request: Request) -> Experiment:
     except Exception as error:
         folder.open()
         try:
-            write_config(request, folder)
-            folder.mark("failed", {"error": told(error), "command": request.command, **_trace(error)})
+            with suppress(OSError):  # the error itself is what the user needs to know
+                describe(request, folder, str(request.cfg.device))
+                folder.mark("failed", {"error": told(error), "command": request.command, **_trace(error)})
         finally:
             folder.close()
         raise

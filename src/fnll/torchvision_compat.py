@@ -33,7 +33,7 @@ class BeforeTorchvision(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname == "torchvision" and self in sys.meta_path:
-            sys.meta_path.remove(self)
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]  # a new list: one is in use
             declare_missing_operators()
         return None
 

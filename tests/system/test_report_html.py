@@ -81,7 +81,7 @@ def test_it_opens_with_the_headline(page):
 
 
 def test_it_rounds_as_the_tables_do(browser, tmp_path):
-    values = {"a": 0.99125, "b": 0.98375, "c": 0.991251, "d": 0.991249, "e": 0.875}
+    values = {"a": 0.99125, "b": 0.98375, "c": 0.991251, "d": 0.991249, "e": 0.875}  # halves, and what is near
     for method, value in values.items():
         write_run(tmp_path / "runs", method, [value])
     analysis = analyse(load(tmp_path / "runs"))

@@ -135,7 +135,7 @@ def test_a_run_without_a_scenario_is_recorded_too(tmp_path: Path, capsys: pytest
     sweep(tmp_path, "method=fedavg,fedprox", "num_clients=4,200", code=1)  # of 120 samples
     out = capsys.readouterr().out
     assert "2 finished, 2 failed" in out
-    assert [len(list(tmp_path.glob(f"*/{name}.json"))) for name in ("summary", "failed", "manifest")] == [2, 2, 2]
+    assert [len(list(tmp_path.glob(f"*/{name}.json"))) for name in ("summary", "failed", "manifest")] == [2, 2, 4]
     record = json.loads(next(tmp_path.glob("fedprox-*/failed.json")).read_text())
     assert "num_clients" in record["error"]
     assert record["command"] in out
@@ -145,6 +145,11 @@ def test_a_run_without_a_scenario_is_recorded_too(tmp_path: Path, capsys: pytest
     assert missing["reason"].str.contains("num_clients").all()
     sweep(tmp_path, "method=fedavg,fedprox", "num_clients=4,200", code=1)
     assert len(list(tmp_path.glob("*/config.yaml"))) == 4, "the same folders"
+
+
+def test_a_record_without_a_scenario_makes_no_column_of_its_own(tmp_path: Path) -> None:
+    sweep(tmp_path, "executor=cohort", "num_clients=4,200", code=1)
+    assert load(tmp_path).cell_labels == ["clients=4", "clients=200"]
 
 
 def test_a_scenario_that_can_be_made_again_removes_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

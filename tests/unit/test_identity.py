@@ -4,6 +4,8 @@ import pytest
 
 from fnll import identity
 from fnll.config import compose
+from fnll.executors.cohort import Cohort
+from fnll.experiment import revision_of
 from fnll.identity import code_of, run_id, source_digest
 
 
@@ -14,6 +16,14 @@ def folder(tmp_path, monkeypatch):
     source_digest.cache_clear()
     yield tmp_path
     source_digest.cache_clear()
+
+
+def test_vectorised_runs_have_a_revision_of_their_own(monkeypatch):
+    vectorised = compose(["executor=cohort"]).cfg
+    assert revision_of(compose([]).cfg) == {}
+    before = revision_of(vectorised)
+    monkeypatch.setattr(Cohort, "revision", Cohort.revision + 1)
+    assert revision_of(vectorised) != before
 
 
 def named(*words):
@@ -59,6 +69,39 @@ def test_every_file_of_a_package_counts_and_nothing_else_in_it(folder):
     assert code() == before
     (package / "deep/helper.py").write_text("x = 1")
     assert code() != before
+
+
+def test_what_editors_leave_behind_does_not_count(folder):
+    package = folder / "plug_edited"
+    (package / ".ipynb_checkpoints").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    before = source_digest("plug_edited")
+    (package / ".#method.py").symlink_to("me@host.123:1")  # Emacs
+    (package / "gone.py").symlink_to("nowhere")
+    (package / ".ipynb_checkpoints/method-checkpoint.py").write_text("old = 1")
+    source_digest.cache_clear()
+    assert source_digest("plug_edited") == before
+
+
+def test_of_a_namespace_package_the_files_that_python_takes_count(folder, monkeypatch):
+    for name, text in {"first": "x = 1", "second": "x = 2"}.items():
+        (folder / name / "plug_spread").mkdir(parents=True)
+        (folder / name / "plug_spread/part.py").write_text(text)
+    monkeypatch.syspath_prepend(folder / "second")
+    monkeypatch.syspath_prepend(folder / "first")
+    before = source_digest("plug_spread")
+    (folder / "second/plug_spread/part.py").write_text("x = 3")
+    source_digest.cache_clear()
+    assert source_digest("plug_spread") == before
+    (folder / "first/plug_spread/part.py").write_text("x = 4")
+    source_digest.cache_clear()
+    assert source_digest("plug_spread") != before
+
+
+def test_partition_and_noise_are_told_by_the_fingerprint(folder):
+    (folder / "plug_noise.py").write_text("")
+    assert code_of({"noise": {"_target_": "plug_noise.Swap"}}) == {}
+    assert list(code_of({"dataset": {"_target_": "plug_noise.data"}})) == ["plug_noise"]  # its transform is not
 
 
 def test_a_module_without_source_has_no_hash():

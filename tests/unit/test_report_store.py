@@ -33,6 +33,19 @@ def test_metrics_are_tidy_and_keep_the_order_of_the_grid(tmp_path):
     assert metrics["comm/bytes"].tolist() == (metrics["comm/up_bytes"] + metrics["comm/down_bytes"]).tolist()
 
 
+def test_only_the_version_of_a_plugin_that_was_run_last_is_shown(tmp_path):
+    for seed in range(3):
+        old = write_run(tmp_path, "mine", [0.1], seed=seed, manifest={"code": {"mine": "aaa"}, "started": "2026-01-01"})
+        (tmp_path / old).rename(tmp_path / f"mine-old-{seed}")
+        write_run(tmp_path, "fedavg", [0.5], seed=seed, manifest={"started": "2026-01-03"})
+    late = {"code": {"mine": "bbb"}, "started": "2026-01-02"}
+    new = write_run(tmp_path, "mine", [0.9], seed=0, manifest=late, ending="failed")
+    store = load(tmp_path)
+    assert store.runs.loc[store.runs["method"] == "mine", "run_id"].tolist() == [new]
+    assert len(store.runs) == 4
+    assert "3 runs of other versions of mine are not shown" in " ".join(store.notes)
+
+
 @pytest.mark.parametrize(
     ("ending", "note", "status", "reason"),
     [
@@ -170,7 +183,7 @@ def test_of_two_runs_of_one_seed_the_newer_numbers_stay(tmp_path):
     assert old != new
     assert list(store.runs["run_id"]) == [new]
     assert set(store.metrics["run_id"]) == {new}
-    assert any("1 older run" in note for note in store.notes)
+    assert any("1 other run" in note for note in store.notes)
 
 
 def test_mixed_numbers_are_pointed_out(tmp_path):

@@ -33,6 +33,7 @@ from fnll.report import (
 )
 from fnll.report.example import write_run, write_store
 from fnll.report.latex import latex_text
+from fnll.report.payload import payload
 from fnll.report.render import markdown_text
 
 NASTY = r"""</script><b>&"'\ # $ % ^ _ { } ~ | * ` [x] é ł 中 ρ ± <!--"""
@@ -135,6 +136,19 @@ def test_a_share_of_the_gap_from_few_seeds_says_so(tmp_path):
     for method, value in {"fedavg": 0.5, "oracle": 0.501, "fedprox": 0.505}.items():
         write_run(tmp_path, method, [value], seed=0)
     assert list(grid(gap_table(analyse(load(tmp_path)))).values()) == ["500 % (n=1)"]
+
+
+def test_the_page_knows_how_many_seeds_a_share_has(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path, "fedavg", [0.5], seed=seed)
+        write_run(tmp_path, "fedprox", [0.55 + seed / 100], seed=seed)
+        if seed < 2:
+            write_run(tmp_path, "oracle", [0.6], seed=seed)
+    analysis = analyse(load(tmp_path))
+    assert list(grid(gap_table(analysis)).values()) == ["55 % (n=2)"]
+    rows = payload(analysis, analysis.store.cell_labels[0])["grid"]["test/accuracy|last10"]
+    (entry,) = [row for row in rows if row[12] is not None]
+    assert entry[11:14] == [3, pytest.approx(0.55), 2]
 
 
 def test_the_cost_table_follows_fedcorrs(tmp_path):

@@ -109,7 +109,7 @@ def _grid(analysis: Analysis, rows: Sequence[str]) -> list[list[Any]]:
     order = {method: i for i, method in enumerate(rows)}
     columns = {cell: i for i, cell in enumerate(analysis.store.cell_labels)}
     gains = _lookup(analysis.differences, ["difference", "low", "high", "pairs"]) if analysis.reference else {}
-    shares = _lookup(analysis.recovered, ["share"]) if analysis.reference and analysis.oracle else {}
+    shares = _lookup(analysis.recovered, ["share", "pairs"]) if analysis.reference and analysis.oracle else {}
     return [
         [
             order[row.method],
@@ -121,7 +121,7 @@ def _grid(analysis: Analysis, rows: Sequence[str]) -> list[list[Any]]:
             row.diverged,
             2 if row.best else 1 if row.tied else 0,
             *(finite(v) for v in gains.get((row.method, row.cell), (math.nan, math.nan, math.nan, 0))),
-            finite(shares.get((row.method, row.cell), (math.nan,))[0]),
+            *(finite(v) for v in shares.get((row.method, row.cell), (math.nan, 0))),
             row.reason,
         ]
         for row in _records(analysis.cells)

@@ -82,8 +82,9 @@ def load(runs_dir: Path | str) -> Store:
     if not runs:
         raise UserError(_nothing_in(root))
     places, cells = arrange(runs)
-    frame, superseded = _newest(_runs_frame(runs, places))
-    notes = _notes(frame, superseded, [run for run in found if run.status == UNREADABLE])
+    current, notes = _last_code(_runs_frame(runs, places))
+    frame, superseded = _newest(current)
+    notes += _notes(frame, superseded, [run for run in found if run.status == UNREADABLE])
     metrics = _metrics_frame(runs, frame, [cell.label for cell in cells])
     return Store(root, frame, metrics, tuple(cells), tuple(notes))
 
@@ -132,6 +133,7 @@ def _run_row(run: Run, place: Place, varied: Sequence[str]) -> dict[str, Any]:
         "privileges": tuple(manifest.get("privileges") or ()),
         "paper": str(manifest.get("paper") or ""),
         "commit": str(manifest.get("commit") or ""),
+        "code": dict(manifest.get("code") or {}),
         "started": str(manifest.get("started") or ""),
         "seconds": summary.get("time/total_s", np.nan),
         "command": run.command,
@@ -144,6 +146,17 @@ def _run_row(run: Run, place: Place, varied: Sequence[str]) -> dict[str, Any]:
 def _levels(values: Sequence[float | None] | None) -> tuple[float, ...]:
     """A noise level per client; NaN where there is none."""
     return tuple(np.nan if v is None else float(v) for v in values or ())
+
+
+def _last_code(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Of every plugin's code only the version that was run last, so that no table mixes versions."""
+    last = {name: digest for code in frame.sort_values("started")["code"] for name, digest in code.items()}
+    others = [{name for name, digest in code.items() if digest != last[name]} for code in frame["code"]]
+    if not any(others):
+        return frame, []
+    count, names = sum(map(bool, others)), ", ".join(sorted(set().union(*others)))
+    note = f"{count} runs of other versions of {names} are not shown, only those of the version that was run last."
+    return frame[[not other for other in others]], [note]
 
 
 def _newest(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -185,7 +198,7 @@ def _step(step: Mapping[str, Any]) -> dict[str, Any]:
 def _notes(frame: pd.DataFrame, superseded: int, unreadable: Sequence[Run]) -> list[str]:
     notes = []
     if superseded:
-        notes.append(f"{superseded} older runs of the same method, cell and seed are not shown.")
+        notes.append(f"{superseded} other runs of the same method, cell and seed are not shown.")
     numbers = sorted(set(frame.loc[frame["numbers"] > 0, "numbers"]))
     if len(numbers) > 1:
         notes.append(f"The runs mix fnll.NUMBERS {', '.join(map(str, numbers))}: results changed between them.")

@@ -4,7 +4,7 @@
 (() => {
   const DATA = JSON.parse(document.getElementById("data").textContent);
   // What one entry of DATA.grid holds, in the order of payload.py.
-  const FIELDS = ["m", "c", "mean", "std", "n", "seeds", "diverged", "mark", "gain", "low", "high", "pairs", "share", "reason"];
+  const FIELDS = ["m", "c", "mean", "std", "n", "seeds", "diverged", "mark", "gain", "low", "high", "pairs", "share", "trios", "reason"];
   const VIEWS = [
     { key: "mean", label: "mean ± std over seeds" },
     { key: "gain", label: `difference to ${DATA.reference}`, needs: DATA.reference !== null },
@@ -32,16 +32,18 @@
   const s = (tag, attributes, ...children) => build("http://www.w3.org/2000/svg", tag, attributes, children);
   const metricOf = (key) => DATA.metrics.find((m) => m.key === key) || DATA.labels[key];
   const minus = (text) => text.replace("-", "−");
-  // Python's tables round an exact half to the even digit, toFixed rounds it up. With two digits, halves are odd eighths.
-  function percent(value) {
+  // Python's tables round an exact half to the even digit, toFixed rounds it up. Halves of two digits are odd eighths.
+  function percent(value, digits = 2) {
     const x = 100 * value;
-    const floor = Math.floor(100 * x);
-    return Math.abs((8 * x) % 2) === 1 ? ((floor % 2 ? floor + 1 : floor) / 100).toFixed(2) : x.toFixed(2);
+    const unit = 10 ** digits;
+    const floor = Math.floor(unit * x);
+    const half = Math.abs((2 ** (digits + 1) * x) % 2) === 1;
+    return half ? ((floor % 2 ? floor + 1 : floor) / unit).toFixed(digits) : x.toFixed(digits);
   }
   function number(value, metric, signed) {
     if (value === null) return "–";
     const text = metric.percent ? percent(value) : Number(value.toPrecision(4)).toString();
-    return minus(signed && value > 0 ? `+${text}` : text);
+    return minus(signed && value >= 0 ? `+${text}` : text);
   }
   const meanText = (e, metric) => number(e.mean, metric) + (e.std === null ? "" : ` ± ${number(e.std, metric)}`);
   function gainText(e, metric) {
@@ -49,7 +51,7 @@
     const bounds = e.low === null ? ` (n=${e.pairs})` : ` [${number(e.low, metric, true)}, ${number(e.high, metric, true)}]`;
     return number(e.gain, metric, true) + bounds;
   }
-  const shareText = (e) => (e.share === null ? "no gap" : minus(`${(100 * e.share).toFixed(0)} %`) + (e.low === null ? ` (n=${e.pairs})` : ""));
+  const shareText = (e) => (e.share === null ? "no gap" : minus(`${percent(e.share, 0)} %`) + (e.trios < 3 ? ` (n=${e.trios})` : ""));
   function select(label, options, value, change) {
     const only = options.length < 2;
     const list = options.map((o) => h("option", { value: o.key, selected: String(o.key) === String(value) }, o.label));
