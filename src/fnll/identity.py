@@ -22,12 +22,7 @@ WITHIN = {
     "scenario": ("path",),
 }
 BUILT = ("partition", "noise", "scenario")  # groups that the fingerprint tells the outcome of
-VERSIONED = (
-    "fnll",
-    "torch",
-    "torchvision",
-    "lightning",
-)  # told by NUMBERS and in the manifest
+VERSIONED = ("fnll", "torch", "torchvision", "lightning")  # told by NUMBERS and in the manifest
 
 
 def run_id(request: Request, **facts: object) -> str:

@@ -179,6 +179,20 @@ def test_finish_sees_each_clients_own_module():
     assert all(counts == observed for counts, observed in Recording.seen)
 
 
+class Halved(FedAvg):
+    """Clients train on the first half of their samples."""
+
+    def prepare(self, client, **message):
+        return self.module(client, **message), client.subset(torch.arange(len(client) // 2 + 1))
+
+
+def test_a_client_that_trains_on_a_part_of_its_data_counts_as_with_serial():
+    world = TinyWorld("one_sample")
+    plain, fast, executor = both(Halved(**world.shared(6)), world, rounds=2, cohort=6)
+    assert closeness(plain[-1].state.weights, fast[-1].state.weights) < 1e-5
+    assert not executor.said
+
+
 def test_it_says_that_it_is_not_exact():
     assert (Cohort.exact, Cohort.numerics) == (False, "vectorised")
     assert Serial.exact is True

@@ -87,7 +87,8 @@ class Cohort:
                     continue
                 for (i, one), weights in zip(part, trained, strict=True):
                     update = one.method.finish(one.module, one.client, weights)
-                    done[i] = replace(update, client=one.client.id, size=update.size or len(one.client))
+                    whole = len(self.scenario.shards[one.client.id])  # also where the method trained on a part of it
+                    done[i] = replace(update, client=one.client.id, size=whole if update.size is None else update.size)
         return [done[i] for i in range(len(calls))]
 
     def close(self) -> None:
