@@ -38,12 +38,15 @@ def test_only_the_version_of_a_plugin_that_was_run_last_is_shown(tmp_path):
         old = write_run(tmp_path, "mine", [0.1], seed=seed, manifest={"code": {"mine": "aaa"}, "started": "2026-01-01"})
         (tmp_path / old).rename(tmp_path / f"mine-old-{seed}")
         write_run(tmp_path, "fedavg", [0.5], seed=seed, manifest={"started": "2026-01-03"})
+    elsewhere = {"noise.rho": 0.9}  # where only the old version was run: no column for that
+    write_run(tmp_path, "mine", [0.1], config=elsewhere, manifest={"code": {"mine": "aaa"}, "started": "2026-01-01"})
     late = {"code": {"mine": "bbb"}, "started": "2026-01-02"}
     new = write_run(tmp_path, "mine", [0.9], seed=0, manifest=late, ending="failed")
     store = load(tmp_path)
     assert store.runs.loc[store.runs["method"] == "mine", "run_id"].tolist() == [new]
     assert len(store.runs) == 4
-    assert "3 runs of other versions of mine are not shown" in " ".join(store.notes)
+    assert len(store.cells) == 1
+    assert "4 runs of other versions of mine are not shown" in " ".join(store.notes)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ store.diagnostics("lid", "lid_gmm")  # one row per recorded fact; read when aske
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,15 +78,31 @@ def load(runs_dir: Path | str) -> Store:
     if not root.is_dir():
         raise UserError(f"there is no directory {root}; give the runs_dir that `fnll run` or `fnll sweep` wrote to")
     found = [read_run(file.parent) for file in sorted(root.glob("*/config.yaml"))]
-    runs = [run for run in found if run.status != UNREADABLE]
-    if not runs:
+    readable = [run for run in found if run.status != UNREADABLE]
+    if not readable:
         raise UserError(_nothing_in(root))
+    runs, notes = _last_code(readable)
     places, cells = arrange(runs)
-    current, notes = _last_code(_runs_frame(runs, places))
-    frame, superseded = _newest(current)
+    frame, superseded = _newest(_runs_frame(runs, places))
     notes += _notes(frame, superseded, [run for run in found if run.status == UNREADABLE])
     metrics = _metrics_frame(runs, frame, [cell.label for cell in cells])
     return Store(root, frame, metrics, tuple(cells), tuple(notes))
+
+
+def _last_code(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Of every plugin's code only the version that was run last, so that no table mixes versions."""
+    in_time = sorted(runs, key=lambda run: str(run.manifest.get("started")))
+    last = {name: digest for run in in_time for name, digest in _code(run)}
+    current = [run for run in runs if all(last[name] == digest for name, digest in _code(run))]
+    if len(current) == len(runs):
+        return current, []
+    names = ", ".join(sorted({name for run in runs for name, digest in _code(run) if last[name] != digest}))
+    left_out = len(runs) - len(current)
+    return current, [f"{left_out} runs of other versions of {names} are not shown, only those of the one run last."]
+
+
+def _code(run: Run) -> ItemsView[str, str]:
+    return dict(run.manifest.get("code") or {}).items()
 
 
 def _nothing_in(root: Path) -> str:
@@ -133,7 +149,6 @@ def _run_row(run: Run, place: Place, varied: Sequence[str]) -> dict[str, Any]:
         "privileges": tuple(manifest.get("privileges") or ()),
         "paper": str(manifest.get("paper") or ""),
         "commit": str(manifest.get("commit") or ""),
-        "code": dict(manifest.get("code") or {}),
         "started": str(manifest.get("started") or ""),
         "seconds": summary.get("time/total_s", np.nan),
         "command": run.command,
@@ -146,17 +161,6 @@ def _run_row(run: Run, place: Place, varied: Sequence[str]) -> dict[str, Any]:
 def _levels(values: Sequence[float | None] | None) -> tuple[float, ...]:
     """A noise level per client; NaN where there is none."""
     return tuple(np.nan if v is None else float(v) for v in values or ())
-
-
-def _last_code(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Of every plugin's code only the version that was run last, so that no table mixes versions."""
-    last = {name: digest for code in frame.sort_values("started")["code"] for name, digest in code.items()}
-    others = [{name for name, digest in code.items() if digest != last[name]} for code in frame["code"]]
-    if not any(others):
-        return frame, []
-    count, names = sum(map(bool, others)), ", ".join(sorted(set().union(*others)))
-    note = f"{count} runs of other versions of {names} are not shown, only those of the version that was run last."
-    return frame[[not other for other in others]], [note]
 
 
 def _newest(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
