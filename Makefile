@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## Compare the methods on noisy clients, with a table and a report (two minutes)
 	$(BIN)/fnll sweep experiment=demo runs_dir=$(RUNS)/demo --jobs $(JOBS) --report $(RUNS)/demo-report
 
-test: $(READY) ## Run the tests (under five minutes on two cores)
+test: $(READY) ## Run the tests (about twelve minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 test-all: $(READY) ## Run all tests, the slow ones included
@@ -40,6 +40,7 @@ test-all: $(READY) ## Run all tests, the slow ones included
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 
 types: $(READY) ## Check types
 	$(BIN)/mypy

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fnll.config import compose, options
-from fnll.experiment import made
+from fnll.harness.config import compose, options
+from fnll.harness.prepare import made
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, build
 from fnll.scenario.card import card

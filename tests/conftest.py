@@ -1,4 +1,4 @@
-"""Shared by all tests: fnll before lightning (see fnll.torchvision_compat), one thread, a cache and a fork server."""
+"""Shared by all tests: fnll before lightning (fnll.system.torchvision_compat says why), one thread, a cache."""
 
 import os
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 # What any child of a test needs: importing torch, Lightning and scikit-learn once takes longer than most tests.
-PRELOAD = ["fnll.commands.check", "fnll.commands.methods", "fnll.commands.run", "fnll.display", "fnll.sweep.worker"]
+PRELOAD = ["fnll.cli.check", "fnll.cli.methods", "fnll.cli.run", "fnll.cli.progress", "fnll.sweep.worker"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -20,16 +20,16 @@ import torch
 from by_noise_rate import BANDS
 from torch import Tensor
 
-from fnll.checkpoint import Checkpoints
-from fnll.config import compose
-from fnll.diagnostics import precision_recall
 from fnll.executors import Serial
-from fnll.experiment import Experiment, prepare
 from fnll.federation import Federation, Ledger, Totals
+from fnll.harness.checkpoint import Checkpoints
+from fnll.harness.config import compose
+from fnll.harness.diagnostics import precision_recall
+from fnll.harness.execute import execute
+from fnll.harness.folder import RunFolder
+from fnll.harness.prepare import Experiment, prepare
 from fnll.methods.fedrn import FedRN, NeighbourState
 from fnll.methods.fedrn_reliability import ensemble, shares
-from fnll.records import RunFolder
-from fnll.run import execute
 from fnll.types import Client
 
 

@@ -1,4 +1,4 @@
-"""Mistakes a user can mend. The command line prints them without a traceback and exits with 2."""
+"""Mistakes a user can fix. The command line prints them without a traceback and exits with 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    return f"there is: {', '.join(known)}" if known else "there is none"
+    return f"choose from: {', '.join(known)}" if known else "there are none"
 
 
 def require(condition: bool, message: str) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from fnll.seeding import derive
-from fnll.types import Call, Each, Job, Memory, Method, State, Update
-from fnll.weights import nbytes
+from fnll.types import Call, Each, Job, Memory, State, Update, job_name
+from fnll.weights import Weights, nbytes
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +28,14 @@ def federate(
     if resume is None:
         clients: Clients = {}
         ledger = Ledger()
-        state = method.init(Federation(world, executor, clients, ledger, Totals(), budget, seed, t=-1))
+        state = method.init(Federation(world, executor, budget=budget, seed=seed, t=-1, clients=clients, ledger=ledger))
         resume = Snapshot(0, state, clients, ledger.totals)
     now, idle = resume, 0
     while now.totals.client_updates < budget:
         clients, ledger = dict(now.clients), Ledger()  # this round's own: a failed round changes nothing
-        fed = Federation(world, executor, clients, ledger, now.totals, budget, seed, now.t)
+        fed = Federation(
+            world, executor, budget=budget, seed=seed, t=now.t, clients=clients, ledger=ledger, before=now.totals
+        )
         state = method.round(now.state, fed)
         now = Snapshot(now.t + 1, state, clients, now.totals + ledger.totals)
         idle = 0 if ledger.totals.client_updates else idle + 1
@@ -116,6 +119,30 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
+class Method(Protocol):
+    """A federated learning method: three functions. `Choosy` and `Personal` have one more each."""
+
+    def init(self, fed: Federation, weights: Weights | None = None) -> State: ...
+
+    def round(self, state: Any, fed: Federation) -> State: ...
+
+    def model(self, state: Any) -> nn.Module: ...  # images to logits; judged by the harness
+
+
+@runtime_checkable
+class Choosy(Protocol):
+    """A method that may decline a scenario before anything is trained."""
+
+    def skip(self, world: World) -> str | None: ...  # the reason, or None to take part
+
+
+@runtime_checkable
+class Personal(Protocol):
+    """A method whose clients keep models of their own, which the harness then judges beside the global one."""
+
+    def models(self, state: Any) -> Iterable[tuple[int, nn.Module]]: ...  # client and model, one at a time
+
+
 class Federation:
     """A method's only window on its clients during round `t`."""
 
@@ -123,12 +150,13 @@ class Federation:
         self,
         world: World,
         executor: Executor,
-        clients: Clients,
-        ledger: Ledger,
-        before: Totals,
+        *,
         budget: int,
         seed: int,
         t: int,
+        clients: Clients | None = None,
+        ledger: Ledger | None = None,
+        before: Totals = Totals(),  # noqa: B008  (a tuple of zeros)
     ) -> None:
         self.sizes = world.sizes
         self.num_classes = world.num_classes
@@ -136,8 +164,8 @@ class Federation:
         self.budget = budget
         self.t = t
         self._executor = executor
-        self._clients = clients  # this round's copy: `map` writes memories and corrected labels into it
-        self._ledger = ledger
+        self._clients: Clients = {} if clients is None else clients  # this round's copy: `map` writes into it
+        self._ledger = Ledger() if ledger is None else ledger
         self._before = before  # what earlier rounds have cost
         self._seed = seed
         self._clock = t  # never restarts, also inside `sub`: randomness is addressed by it
@@ -191,7 +219,7 @@ class Federation:
     def map(self, job: Job, clients: Sequence[int], **message: object) -> list[Update]:
         """Run `job(client, **message)` on each client; updates come back in the order of `clients`."""
         if len(set(clients)) < len(clients):
-            raise ValueError(f"round {self.t}: {job.__name__} was sent twice to one client; map it twice instead")
+            raise ValueError(f"round {self.t}: {job_name(job)} was sent twice to one client; map it twice instead")
         calls = [self._call(job, k, {name: _for(i, v) for name, v in message.items()}) for i, k in enumerate(clients)]
         return [self._receive(call, update) for call, update in zip(calls, self._executor.map(calls), strict=True)]
 
@@ -201,16 +229,16 @@ class Federation:
 
     def sub(self, name: str, start: int) -> Federation:
         """The same clients as an inner method sees them: its own memories, and rounds counted from `start`."""
-        inner = Federation.__new__(Federation)
-        inner.__dict__.update(self.__dict__)
+        inner = copy(self)  # shares clients, ledger and what was asked for with this one
         inner.t, inner._prefix = self.t - start, f"{self._prefix}{name}/"
         return inner
 
     def _call(self, job: Job, k: int, message: Mapping[str, Any]) -> Call:
         kept = self._clients.get(k, Kept())
-        use = self._uses[job.__name__, k]
-        self._uses[job.__name__, k] += 1
-        seed = derive(self._seed, "client", self._clock, k, job.__name__, use)
+        name = job_name(job)
+        use = self._uses[name, k]
+        self._uses[name, k] += 1
+        seed = derive(self._seed, "client", self._clock, k, name, use)
         start = len(self._prefix)
         memory = {key[start:]: value for key, value in kept.memory.items() if key.startswith(self._prefix)}
         return Call(job, k, self.t, message, memory, kept.labels, seed)

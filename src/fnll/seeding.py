@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,17 +49,51 @@ def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
     Dropout and weight initialisation draw from the global generators; everything of ours uses addressed ones.
     """
-    devices = [device] if device is not None and device.type == "cuda" else []
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=devices):
+    with Streams(seed, device).active():
+        yield
+
+
+class Streams:
+    """The global generators of one computation that is done in pieces, with others in between.
+
+    They start from `seed`, or as they are if there is none.
+    """
+
+    def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
+        self._seed = seed
+        self._gpus = [device] if device is not None and device.type == "cuda" else []
+        self._saved: list[Any] | None = None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let the global generators be this computation's, and afterwards what they were."""
+        outside = self._state()
+        if self._saved is not None:
+            self._set(self._saved)
+        elif self._seed is not None:
+            self._start(self._seed)
+        try:
+            yield
+        finally:
+            self._saved = self._state()
+            self._set(outside)
+
+    def _state(self) -> list[Any]:
+        gpus = [torch.cuda.get_rng_state(gpu) for gpu in self._gpus]
+        return [torch.get_rng_state(), np.random.get_state(), random.getstate(), *gpus]
+
+    def _set(self, state: list[Any]) -> None:
+        cpu, numpy_state, python_state, *gpus = state
+        torch.set_rng_state(cpu)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+        for gpu, own in zip(self._gpus, gpus, strict=True):
+            torch.cuda.set_rng_state(own, gpu)
+
+    def _start(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also notes a stack trace for each absent GPU
-        for gpu in devices:
+        for gpu in self._gpus:
             with torch.cuda.device(gpu):
                 torch.cuda.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_state)
-            random.setstate(python_state)

@@ -1,22 +1,20 @@
-"""The nouns of the benchmark: what a method is, what a client is, and what passes between them."""
+"""The nouns of the benchmark: what a client is, and what passes between clients and server."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fnll.allocator import keep_freed_memory
 from fnll.images import Images, Transform
 from fnll.seeding import derive, torch_rng
+from fnll.system.allocator import keep_freed_memory
 from fnll.weights import Weights
-
-if TYPE_CHECKING:
-    from fnll.federation import Federation, World
 
 Memory = Mapping[str, "Tensor | Weights"]
 
@@ -45,6 +43,7 @@ class Batch:
     index: Tensor  # positions in the client's data, so that per-sample state can be kept
     epoch: int
     step: int  # counts from 0 over all epochs
+    extras: Mapping[str, Any] = field(default_factory=dict)  # what `Classifier.draw` added for the loss
 
     @property
     def x(self) -> Tensor:
@@ -53,7 +52,8 @@ class Batch:
     def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
         """The batch on another device; Lightning calls this when a `Trainer` drives the module."""
         views = tuple(view.to(device, non_blocking=non_blocking) for view in self.views)
-        return replace(self, views=views, y=self.y.to(device, non_blocking=non_blocking))
+        extras = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in self.extras.items()}
+        return replace(self, views=views, y=self.y.to(device, non_blocking=non_blocking), extras=extras)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,14 @@ class Each:
     values: Sequence[Any]
 
 
-Job = Callable[..., Update]
+Job = Callable[..., "Update | Generator[Any, Any, Update]"]  # a generator asks for its training: see fnll.local.Fit
+
+
+def job_name(job: Job) -> str:
+    """What a job is called in seeds, records and messages; a `functools.partial` as the function inside it."""
+    while isinstance(job, partial):
+        job = job.func
+    return str(getattr(job, "__name__", type(job).__name__))
 
 
 @dataclass(frozen=True)
@@ -190,21 +197,4 @@ class Call:
 
     @property
     def name(self) -> str:
-        return str(getattr(self.job, "__name__", type(self.job).__name__))
-
-
-class Method(Protocol):
-    """A federated learning method: three functions. `Choosy` has one more."""
-
-    def init(self, fed: Federation, weights: Weights | None = None) -> State: ...
-
-    def round(self, state: Any, fed: Federation) -> State: ...
-
-    def model(self, state: Any) -> nn.Module: ...  # images to logits; judged by the harness
-
-
-@runtime_checkable
-class Choosy(Protocol):
-    """A method that may decline a scenario before anything is trained."""
-
-    def skip(self, world: World) -> str | None: ...  # the reason, or None to take part
+        return job_name(self.job)

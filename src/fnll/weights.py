@@ -2,7 +2,7 @@
 
 One rule for buffers, the same everywhere: floating entries (BatchNorm's running statistics included) are treated like
 parameters; integer entries (BatchNorm's batch counter) are averaged in floating point and truncated, as PyTorch does
-when the reference codes load such an average (T34).
+when the reference codes load such an average.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def mean(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None
 
 
 def median(states: Sequence[Mapping[str, Tensor]]) -> Weights:
-    """The coordinate-wise median; for an even count the mean of the two middle values (T17)."""
+    """The coordinate-wise median; for an even count the mean of the two middle values."""
 
     def middle(*values: Tensor) -> Tensor:
         ordered = torch.stack(values).sort(dim=0).values

@@ -15,7 +15,7 @@ class FnllSearchPath(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add one entry per installed plugin."""
-        from fnll.config import plugin_dirs  # late: other Hydra applications must not pay for importing torch
+        from fnll.harness.config import plugin_dirs  # late: other Hydra applications must not pay for importing torch
 
         for name, folder in plugin_dirs().items():
             search_path.append(provider=f"fnll plugin {name}", path=f"file://{folder}")

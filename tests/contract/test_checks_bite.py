@@ -3,17 +3,17 @@
 import gc
 import inspect
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 from torch import nn
 
+from fnll.lengths import Length
 from fnll.methods.fedavg import FedAvg
 from fnll.scenario.scenario import Scenario, Truth
-from fnll.testing import CHECKS, Subject, run_check
+from fnll.testing import CHECKS, Subject, TinyWorld, run_check
 from fnll.types import State, Update
 from fnll.weights import Weights, mean, scale
 
@@ -44,8 +44,8 @@ class GlobalInit(FedAvg):
 class GlobalNoise(FedAvg):
     """Disturbs the aggregate with the global generator."""
 
-    def aggregate(self, state, updates):
-        return {name: value + 1e-3 * torch.rand(()) for name, value in super().aggregate(state, updates).items()}
+    def aggregate(self, state, updates, fed):
+        return {name: value + 1e-3 * torch.rand(()) for name, value in super().aggregate(state, updates, fed).items()}
 
 
 LAST: list[Weights] = []
@@ -60,9 +60,24 @@ class PassesOn(FedAvg):
         return super().round(state, fed)
 
     def train(self, client, weights):
-        update = super().train(client, weights=LAST[-1] if LAST else weights)
+        update = yield from super().train(client, weights=LAST[-1] if LAST else weights)
         LAST.append(update.weights)
         return update
+
+
+AT_WORK: list[int] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowded(FedAvg):
+    """Its jobs tell how many of them are at work: one under serial, a cohort under cohort."""
+
+    def train(self, client, weights):
+        AT_WORK.append(client.id)
+        update = yield from super().train(client, weights=weights)
+        crowd = len(AT_WORK)
+        AT_WORK.remove(client.id)
+        return replace(update, report={"crowd": float(crowd)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +88,7 @@ class LocalJob(FedAvg):
         def train(client, weights):
             return FedAvg.train(self, client, weights=weights)
 
-        return State(mean([u.weights for u in fed.map(train, fed.sample(self.cohort), weights=state.weights)]))
+        return State(mean([u.weights for u in fed.map(train, fed.sample(self.cohort_size), weights=state.weights)]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +96,7 @@ class InPlace(FedAvg):
     """Writes into the message."""
 
     def train(self, client, weights):
-        update = super().train(client, weights=weights)
+        update = yield from super().train(client, weights=weights)
         next(iter(weights.values())).add_(1e-3)
         return update
 
@@ -97,14 +112,6 @@ class BadState(FedAvg):
 
     def init(self, fed, weights=None):
         return Unwritable(super().init(fed).weights)
-
-
-@dataclass(frozen=True)
-class Lossy(State):
-    best: object = None
-
-    def __post_init__(self):
-        object.__setattr__(self, "best", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +152,7 @@ class Peeper(FedAvg):
     """Reads another client's labels off the stack of whoever called it."""
 
     def train(self, client, weights):
-        update = super().train(client, weights=weights)
+        update = yield from super().train(client, weights=weights)
         frames = (level.frame for level in inspect.stack(0))
         scenario = next(value for frame in frames for value in frame.f_locals.values() if type(value) is Scenario)
         return replace(update, report={"peek": float((scenario.labels * torch.arange(len(scenario.labels))).sum())})
@@ -159,8 +166,8 @@ class WrongShape(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class Exploding(FedAvg):
-    def aggregate(self, state, updates):
-        return scale(super().aggregate(state, updates), float("inf"))
+    def aggregate(self, state, updates, fed):
+        return scale(super().aggregate(state, updates, fed), float("inf"))
 
 
 class Guess(FedAvg):
@@ -199,9 +206,9 @@ class AsksTheEmpty(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class NeedsTwo(FedAvg):
-    def aggregate(self, state, updates):
+    def aggregate(self, state, updates, fed):
         first, second, *rest = updates
-        return super().aggregate(state, [first, second, *rest])
+        return super().aggregate(state, [first, second, *rest], fed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +216,10 @@ class NeedsAbsent(FedAvg):
     """Compares the cohort with those who stayed away."""
 
     def round(self, state, fed):
-        cohort = fed.sample(self.cohort)
+        cohort = fed.sample(self.cohort_size)
         fed.sample(1, among=set(range(fed.num_clients)) - set(cohort), purpose="control")
         updates = fed.map(self.train, cohort, weights=state.weights)
-        return replace(state, weights=self.aggregate(state, updates))
+        return replace(state, weights=self.aggregate(state, updates, fed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,8 +253,8 @@ class FalseLaw(FedAvg):
     limit_laws: ClassVar[dict] = {"strength 0 is FedAvg": {"strength": 0.0}}
     strength: float
 
-    def aggregate(self, state, updates):
-        return scale(super().aggregate(state, updates), 1 - self.strength - 1e-6)
+    def aggregate(self, state, updates, fed):
+        return scale(super().aggregate(state, updates, fed), 1 - self.strength - 1e-6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,12 +265,39 @@ class Lazy(FedAvg):
         return Update(dict(weights))
 
 
+@dataclass(frozen=True, kw_only=True)
+class NeverStarts(FedAvg):
+    """Ends its warm-up after a number of rounds that suits long runs only."""
+
+    short_run: ClassVar[dict] = {"warmup": 3}
+    warmup: Annotated[int, Length()]
+
+    def aggregate(self, state, updates, fed):
+        new = super().aggregate(state, updates, fed)
+        return new if fed.t < self.warmup else scale(new, 0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverEnds(NeverStarts):
+    """The same with a warm-up that is not FedAvg, so only its length gives it away."""
+
+    def aggregate(self, state, updates, fed):
+        return scale(super().aggregate(state, updates, fed), 0.99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaysSo(NeverStarts):
+    def needs(self, world):
+        return (self.warmup + 1) * self.cohort_size
+
+
 BROKEN = {
     "config_matches_fields": HiddenDefault,
     "method_frozen": Counting,
     "init_repeatable": GlobalInit,
     "round_repeatable": GlobalNoise,
     "order_free": PassesOn,
+    "executors_agree": Crowded,
     "crosses_processes": LocalJob,
     "jobs_pure": InPlace,
     "state_roundtrips": BadState,
@@ -280,6 +314,7 @@ BROKEN = {
     "cohort_of_one": NeedsTwo,
     "cohort_of_all": NeedsAbsent,
     "limit_laws": FalseLaw,
+    "itself_at_any_budget": NeverStarts,
     "learns": Lazy,
 }
 
@@ -288,6 +323,8 @@ def subject(cls: type) -> Subject:
     node = {"_target_": f"{__name__}.{cls.__name__}", "_partial_": True}
     if cls is FalseLaw:
         node["strength"] = 0.5
+    if issubclass(cls, NeverStarts):
+        node["warmup"] = 12
     return Subject(cls.__name__, OmegaConf.create(node))
 
 
@@ -296,10 +333,7 @@ def test_every_check_has_a_method_that_breaks_it():
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_the_check_bites(name, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or __import__(__name__))
+def test_the_check_bites(name):
     result = run_check(subject(BROKEN[name]), CHECKS[name])
     assert result.outcome == "failed", f"{BROKEN[name].__name__} passed {name}"
     assert result.detail
@@ -321,5 +355,20 @@ def test_a_false_limit_law_says_how_far_it_is_off():
     assert "away" in detail
 
 
-def test_this_file_is_where_hydra_finds_it():
-    assert Path(__file__).stem in __name__
+def test_a_warm_up_that_covers_the_run_is_caught_by_its_length():
+    details = [run_check(subject(cls), CHECKS["itself_at_any_budget"]).detail for cls in (NeverStarts, NeverEnds)]
+    assert details == [
+        "with rounds=2 and the settings of its YAML it is FedAvg from the first round to the last",
+        "with rounds=8, method.warmup covers the whole run: an endless one gives the same model",
+    ]
+
+
+def test_a_method_that_declines_a_short_run_or_has_shares_is_itself():
+    assert run_check(subject(SaysSo), CHECKS["itself_at_any_budget"]).outcome == "passed"
+    node = {"_target_": f"{__name__}.NeverEnds", "_partial_": True, "warmup": "20%"}
+    shares = Subject("shares", OmegaConf.create(node))
+    assert run_check(shares, CHECKS["itself_at_any_budget"]).outcome == "passed"
+
+
+def test_the_methods_that_are_checked_are_those_of_this_file():
+    assert type(subject(Lazy).method(TinyWorld())) is Lazy

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fnll.config import options
 from fnll.executors import Pool
+from fnll.harness.config import options
 from fnll.testing import CHECKS, TinyWorld, play, run_check, same, subject_of
 
 METHODS = sorted(options("method"))

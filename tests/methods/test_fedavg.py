@@ -10,14 +10,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from driving import done
 from torch import nn
 
 from fnll.executors import Serial
 from fnll.federation import World, federate
+from fnll.fit import fit
 from fnll.images import InMemory, Transform
-from fnll.local import fit
+from fnll.local import Fit
 from fnll.methods.fedavg import FedAvg
-from fnll.methods.fedprox import FedProx, Proximal
+from fnll.methods.fedprox import FedProx
 from fnll.net import Net
 from fnll.scenario.scenario import Scenario
 from fnll.testing import tiny_local
@@ -42,13 +44,13 @@ def scenario(*labels: list[int]) -> Scenario:
 
 def run(method, world: Scenario, rounds: int = 1) -> torch.Tensor:
     public = World(world.sizes, 2, (1, 1, 1))
-    budget = rounds * method.cohort
+    budget = rounds * method.cohort_size
     *_, (last, _) = federate(method, Serial(world), public, budget=budget, seed=0)
     return last.state.weights["1.weight"].flatten()
 
 
 def settings(epochs: int = 1, lr: float = 0.2) -> dict:
-    return {"net": NET, "local": tiny_local(epochs=epochs, batch_size=100, lr=lr, momentum=0.0), "cohort": 2}
+    return {"net": NET, "local": tiny_local(epochs=epochs, batch_size=100, lr=lr, momentum=0.0), "cohort_size": 2}
 
 
 def test_fedavg_one_step_by_hand():
@@ -85,11 +87,11 @@ def test_fedavg_two_rounds_by_hand():
 )
 def test_fedprox_second_step_by_hand(form, expected):
     both_up_and_down = scenario([0, 0], [1, 1])
-    method = FedProx(**{**settings(epochs=2), "cohort": 1}, mu=2.0, form=form)
+    method = FedProx(**{**settings(epochs=2), "cohort_size": 1}, mu=2.0, form=form)
     weights = {"1.weight": torch.zeros(2, 1)}
     for k, sign in ((0, 1), (1, -1)):
         client = both_up_and_down.client(k, t=0, memory={}, labels=None, seed=0, device=torch.device("cpu"))
-        trained = method.train(client, weights=weights).weights["1.weight"].flatten()
+        trained = done(method.train(client, weights=weights)).weights["1.weight"].flatten()
         assert trained.tolist() == pytest.approx([sign * expected, -sign * expected], abs=1e-6)
 
 
@@ -100,7 +102,7 @@ def test_the_proximal_gradient_is_mu_times_the_drift():
     gradients = []
     for mu in (0.0, 0.7):
         net.zero_grad()
-        Proximal(net, tiny_local(), 0, anchor=anchor, mu=mu, form="half_squared").loss(batch).backward()
+        FedProx(**settings(), mu=mu, form="half_squared").loss(net, batch, weights=anchor).backward()
         gradients.append(net[1].weight.grad.clone())
     assert torch.allclose(gradients[1] - gradients[0], 0.7 * torch.tensor([[0.7], [-1.6]]), atol=1e-6)
 
@@ -119,10 +121,10 @@ def test_an_outer_method_may_hand_over_weights():
 def test_the_learning_rate_decays_with_the_round():
     spec = tiny_local(lr=0.2, lr_decay=0.5, epochs=1, batch_size=9, momentum=0.0)
     world = scenario([0])
-    method = FedAvg(net=NET, local=spec, cohort=1)
+    method = FedAvg(net=NET, local=spec, cohort_size=1)
     for t, expected in ((0, 0.1), (2, 0.025)):
         client = world.client(0, t=t, memory={}, labels=None, seed=0, device=torch.device("cpu"))
-        moved = method.train(client, weights={"1.weight": torch.zeros(2, 1)}).weights["1.weight"][0]
+        moved = done(method.train(client, weights={"1.weight": torch.zeros(2, 1)})).weights["1.weight"][0]
         assert moved.item() == pytest.approx(expected)
 
 
@@ -130,15 +132,14 @@ def test_kept_optimizer_goes_on_with_its_momentum():
     # Two rounds of one epoch with kept momentum are one round of two epochs (full batches, so order cannot matter).
     world = scenario([0, 0, 1])
     spec = tiny_local(epochs=1, batch_size=9, lr=0.2, momentum=0.9, keep_optimizer=True)
-    method = FedAvg(net=NET, local=spec, cohort=1)
+    method = FedAvg(net=NET, local=spec, cohort_size=1)
     client = world.client(0, t=0, memory={}, labels=None, seed=0, device=torch.device("cpu"))
-    first = method.train(client, weights={"1.weight": torch.zeros(2, 1)})
-    second = method.train(replace(client, memory=first.memory), weights=first.weights)
+    first = done(method.train(client, weights={"1.weight": torch.zeros(2, 1)}))
+    second = done(method.train(replace(client, memory=first.memory), weights=first.weights))
     long = replace(method, local=replace(spec, epochs=2))
-    assert torch.allclose(
-        second.weights["1.weight"], long.train(client, weights={"1.weight": torch.zeros(2, 1)}).weights["1.weight"]
-    )
-    forgetful = method.train(replace(client, memory={}), weights=first.weights)
+    at_once = done(long.train(client, weights={"1.weight": torch.zeros(2, 1)}))
+    assert torch.allclose(second.weights["1.weight"], at_once.weights["1.weight"])
+    forgetful = done(method.train(replace(client, memory={}), weights=first.weights))
     assert not torch.allclose(second.weights["1.weight"], forgetful.weights["1.weight"])
 
 
@@ -151,8 +152,8 @@ def test_model_is_the_network_with_the_states_weights():
 def test_fit_returns_weights_that_share_nothing_with_the_module():
     method = FedAvg(**settings())
     client: Client = scenario([0]).client(0, t=0, memory={}, labels=None, seed=0, device=torch.device("cpu"))
-    module = method.module(client, {"1.weight": torch.zeros(2, 1)})
-    weights, _ = fit(module, client)
+    module = method.module(client, weights={"1.weight": torch.zeros(2, 1)})
+    weights = fit(Fit(module, client)).weights
     with torch.no_grad():
         module.net[1].weight.fill_(9)
     assert weights["1.weight"].max() < 1

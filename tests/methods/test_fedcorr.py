@@ -10,25 +10,28 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
+from driving import done
+from omegaconf import OmegaConf
 
-from fnll.commands.run import main as run
-from fnll.config import compose
+from fnll.cli.run import main as run
 from fnll.errors import UserError
 from fnll.executors import Serial
-from fnll.experiment import complete, made, prepare
-from fnll.federation import Federation, Ledger, Totals, World, federate
+from fnll.federation import Federation, World, federate
+from fnll.harness.config import compose
+from fnll.harness.prepare import complete, made, prepare
 from fnll.images import HorizontalFlip
 from fnll.methods.fedavg import FedAvg
-from fnll.methods.fedcorr import SWITCHES, FedCorr, FedCorrState
+from fnll.methods.fedcorr import FedCorr, FedCorrState
 from fnll.methods.fedcorr_labels import candidates, lid_score, relabelled, sample_losses
 from fnll.methods.fedcorr_local import Mixup
 from fnll.methods.fedprox import FedProx
-from fnll.noisy import predict
 from fnll.report import figures, load
 from fnll.testing import Recording, TinyWorld, play, same
+from fnll.tools import predict
 from fnll.types import CPU, Update
 
 OFFICIAL = {
@@ -44,6 +47,17 @@ OFFICIAL = {
     "stage1_replacement": True,
     "lid_cap": None,
 }
+PAPER = {
+    "sample_loss": "cross_entropy",
+    "prox": "squared",
+    "rank_model": "global",
+    "rank_pool": "noisy_samples",
+    "conf_op": "at_least",
+    "stage2_relabel_set": "above_clean_level",
+    "lid_small_n": "shrink_k",
+    "eval_augment": False,
+    "stage1_replacement": False,
+}
 LEVEL_LOSSES = torch.tensor([0.1, 5.0, 0.2, 4.0, 0.1, 3.0, 0.2, 0.1, 0.2, 0.1, 0.2, 6.0])  # D^n = {1, 3, 5, 11}
 FLAT_LOSSES = torch.full((12,), 0.5)
 
@@ -55,7 +69,7 @@ def world():
 
 @pytest.fixture(scope="module")
 def settings():
-    node = compose(["method=fedcorr"]).cfg.method
+    node = OmegaConf.to_container(compose(["method=fedcorr"]).cfg.method)  # lists as a method gets them
     return {str(key): value for key, value in node.items() if not str(key).startswith("_")}
 
 
@@ -70,8 +84,8 @@ def make(world, settings):
 
 
 def federation(world, t: int, budget: int = 100, executor=None, clients=None) -> Federation:
-    clients = {} if clients is None else clients
-    return Federation(world.public, executor or Serial(world.scenario), clients, Ledger(), Totals(), budget, 0, t)
+    executor = executor or Serial(world.scenario)
+    return Federation(world.public, executor, budget=budget, seed=0, t=t, clients=clients)
 
 
 def sure_of(method, label: int) -> dict:
@@ -177,7 +191,7 @@ def test_a_client_without_a_score_counts_as_clean(make, world, caplog):
     assert math.isnan(history[11][1].records["lid"][1])
     assert [r.getMessage() for r in caplog.records if "LID" in r.getMessage()] == [
         "clients [1] have no LID score (too few samples, or predictions that are not finite); they count as clean"
-    ]  # said once, not in every iteration
+    ]  # logged once, not in every iteration
 
 
 def test_records_of_an_iteration(make, world):
@@ -201,7 +215,7 @@ def test_one_client_after_the_other(make, world):
     order = [calls[0][0].client for calls in trained]
     assert sorted(order[:6]) == sorted(order[6:]) == list(range(6))
     assert order[:6] != order[6:]  # shuffled anew
-    for before, after in pairwise(trained):  # each client goes on from the one before
+    for before, after in pairwise(trained):  # each client continues from the one before
         assert same(after[0][0].message["weights"], before[0][1].weights)
     assert same(history[0][0].state.weights, trained[0][0][1].weights)
 
@@ -224,7 +238,7 @@ def client(world):
 
 def test_preprocess_scores_the_trained_model(make, client):
     method = make()
-    update = method.preprocess(client(), method.net.fresh(1), level=0.0)
+    update = done(method.preprocess(client(), method.net.fresh(1), level=0.0))
     logits = predict(method.net.load(update.weights), client())
     assert update.report == {"lid": lid_score(logits, 20, 100.0, "shrink_k")}
     assert same(update.memory, {"losses": sample_losses(logits, client().data.y, "cross_entropy")})
@@ -237,7 +251,8 @@ def test_preprocess_scores_the_trained_model(make, client):
 def test_switches_of_scoring(make, client, switch, memory, report):
     """Which of the losses and the LID score a switch changes; the trained weights are the same."""
     start = make().net.fresh(1)
-    ours, theirs = (m.preprocess(client(), start, level=0.0) for m in (make(), make(**{switch: OFFICIAL[switch]})))
+    methods = make(), make(**{switch: OFFICIAL[switch]})
+    ours, theirs = (done(m.preprocess(client(), start, level=0.0)) for m in methods)
     assert same(ours.weights, theirs.weights)
     assert (not same(ours.memory, theirs.memory), not same(ours.report, theirs.report)) == (memory, report)
     logits = predict(make().net.load(ours.weights), client(), augment=switch == "eval_augment")
@@ -253,7 +268,7 @@ def test_switch_prox_changes_training_of_noisy_clients_only(make, client):
     start = make().net.fresh(1)
     for level in (0.0, 0.4):
         ours, theirs, none = (
-            m.preprocess(client(), start, level).weights
+            done(m.preprocess(client(), start, level)).weights
             for m in (make(), make(prox="norm_after_first_batch"), make(beta=0.0))
         )
         assert same(ours, theirs) is same(ours, none) is (level == 0)
@@ -338,10 +353,10 @@ def test_switch_mixup_stages(make, world, stages, mixing):
 
 def test_mixup_of_stage_1(make, client):
     start = make().net.fresh(1)
-    ours, without = (m.preprocess(client(), start, 0.0).weights for m in (make(), make(mixup_stages=[])))
-    plain = FedAvg(**{name: getattr(make(), name) for name in ("net", "local", "cohort")})
+    ours, without = (done(m.preprocess(client(), start, 0.0)).weights for m in (make(), make(mixup_stages=[])))
+    plain = FedAvg(**{name: getattr(make(), name) for name in ("net", "local", "cohort_size")})
     assert not same(ours, without)
-    assert same(without, plain.train(client(), weights=start).weights)  # nothing but cross-entropy is left
+    assert same(without, done(plain.train(client(), weights=start)).weights)  # nothing but cross-entropy is left
 
 
 def test_switch_stage1_replacement(make, world):
@@ -365,8 +380,10 @@ def test_official_config_is_the_paper_with_every_switch_turned():
     paper, official = (dict(compose([f"method={name}"]).cfg.method) for name in ("fedcorr", "fedcorr_official"))
     changed = {key: value for key, value in official.items() if paper[key] != value}
     assert changed == OFFICIAL
-    assert SWITCHES.keys() <= changed.keys()
-    assert {key: paper[key] for key in SWITCHES} == {key: values[0] for key, values in SWITCHES.items()}
+    assert {key: paper[key] for key in PAPER} == PAPER
+    hints = get_type_hints(FedCorr)
+    words = [key for key, value in PAPER.items() if isinstance(value, str)]
+    assert {key: get_args(hints[key]) for key in words} == {key: (PAPER[key], OFFICIAL[key]) for key in words}
 
 
 # Stage 2: relatively clean clients, then the others relabel
@@ -444,7 +461,7 @@ class Instant:
 
 @pytest.mark.parametrize(
     ("dataset", "changes", "stages"),
-    [  # T28, with the cost of each stage (appendix B)
+    [  # with the cost of each stage (appendix B)
         ("cifar10", [], {"preprocessing": 500, "finetuning": 5000, "usual": 4500}),
         ("cifar100", [], {"preprocessing": 500, "finetuning": 2250, "usual": 2250}),
         ("clothing1m", [], {"preprocessing": 1000, "finetuning": 500, "usual": 500}),
@@ -527,7 +544,7 @@ def test_corrected_labels_are_what_later_stages_train_on(make, world):
 
     @dataclass(frozen=True, kw_only=True)
     class Sure(FedCorr):
-        def aggregate(self, state, updates):
+        def aggregate(self, state, updates, fed):
             return sure_of(self, 2)
 
     method = make(Sure, passes=0, finetune=1)
@@ -551,7 +568,7 @@ def test_usual_fedprox_from_the_command_line():
     usual = experiment.method.usual
     assert isinstance(usual, FedProx)
     assert usual.mu == 0.1
-    assert (usual.net, usual.cohort) == (experiment.method.net, experiment.method.cohort)
+    assert (usual.net, usual.cohort) == (experiment.method.net, experiment.method.cohort_size)
     assert experiment.run_id.startswith("fedcorr-")
 
 
@@ -586,7 +603,7 @@ def test_usual_method_keeps_its_own_state_clock_and_memory(make, world):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"passes": -1}, "method.passes must be a whole number of at least 0, got -1"),
+        ({"passes": -1}, "method.passes must be a whole number of at least 0 or a share such as 20%, got -1"),
         ({"finetune": 2.5}, "method.finetune must be a whole number"),
         ({"stage1_cohort": 0}, "method.stage1_cohort must be a whole number of at least 1"),
         ({"relabel_ratio": 1.5}, r"method.relabel_ratio must be in \[0, 1\]"),
@@ -594,14 +611,16 @@ def test_usual_method_keeps_its_own_state_clock_and_memory(make, world):
         ({"clean_level": 2}, r"method.clean_level must be in \[0, 1\]"),
         ({"beta": -1}, "method.beta must be at least 0"),
         ({"mixup_alpha": 0}, "method.mixup_alpha must be greater than 0"),
-        ({"mixup_stages": 1}, "method.mixup_stages is a list of stages out of 1, 2, 3, got 1"),
-        ({"mixup_stages": "none"}, "method.mixup_stages is a list of stages out of 1, 2, 3, got none"),
+        ({"mixup_stages": 1}, "method.mixup_stages must be a list, each of it a whole number from 1 to 3, got 1"),
+        (
+            {"mixup_stages": "none"},
+            "method.mixup_stages must be a list, each of it a whole number from 1 to 3, got .none",
+        ),
         ({"correction": "maybe"}, "method.correction must be true or false, got 'maybe'"),
-        ({"eval_augment": "some"}, "method.eval_augment must be False or True, got 'some'"),
-        ({"mixup_stages": [0, 1]}, "method.mixup_stages is a list of stages out of 1, 2, 3"),
+        ({"eval_augment": "some"}, "method.eval_augment must be true or false, got 'some'"),
+        ({"mixup_stages": [0, 1]}, "method.mixup_stages must be a list, each of it a whole number from 1 to 3"),
         ({"lid_neighbours": 1}, "method.lid_neighbours must be a whole number of at least 2"),
         ({"lid_cap": 0}, "method.lid_cap must be greater than 0"),
-        ({"usual": "fedprox"}, "type method@method.usual=fedprox"),
         ({"rank_pool": "everything"}, "method.rank_pool must be noisy_samples or all_samples, got 'everything'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a FedCorr client computes, on tables small enough for paper and pencil (T1, T2, T5, T23)."""
+"""What a FedCorr client computes, on tables small enough for paper and pencil."""
 
 import math
 from dataclasses import replace
@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+from fnll.local import Classifier
 from fnll.methods.fedcorr_labels import candidates, lid_score, noisy_samples, relabelled, sample_losses
 from fnll.methods.fedcorr_local import Mixup, Preprocessing
 from fnll.methods.fedcorr_visits import visits, waves
-from fnll.noisy import mixup
 from fnll.testing import TinyWorld, tiny_local
-from fnll.types import CPU, Batch
+from fnll.tools import mixup
+from fnll.types import CPU, Batch, Client
 
 T5_LOSSES = torch.tensor([1.5, 2.4, 1.6, 2.3, 2.2, 1.5])
 T5_NOISY = torch.tensor([False, True, False, True, True, False])
-SIMPLEX = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])  # T1
+SIMPLEX = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
 
 
 def client(samples: int = 12):
@@ -56,8 +57,8 @@ def test_equal_losses_keep_their_order():
 @pytest.mark.parametrize(
     ("n", "noisy", "ratio", "exact", "truncated"),
     [
-        (44, 30, 0.5, 15, 14),  # T5: 44 · (30/44) · 0.5 is a little below 15
-        (500, 155, 0.5, 77, 77),  # T5: 77.5
+        (44, 30, 0.5, 15, 14),  # 44 · (30/44) · 0.5 is a little below 15
+        (500, 155, 0.5, 77, 77),  # 77.5
         (100, 100, 0.29, 29, 28),  # 0.29 · 100 is a little below 29
         (6, 0, 0.5, 0, 0),
     ],
@@ -68,7 +69,7 @@ def test_number_of_candidates(n, noisy, ratio, exact, truncated):
     assert len(candidates(losses, mask, ratio, "all_samples")) == truncated
 
 
-def test_confidence_of_exactly_theta_relabels_in_the_paper_only():  # T5
+def test_confidence_of_exactly_theta_relabels_in_the_paper_only():
     y, logits = torch.tensor([1, 1, 1]), torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, -1.0]])  # max p: .5, .88, .73
     two = torch.tensor([0, 1])
     assert relabelled(y, logits, two, 0.5, "at_least").tolist() == [0, 0, 1]
@@ -86,7 +87,7 @@ def test_predictions_that_are_not_numbers_relabel_nothing():
 
 
 def test_lid_score_is_the_mean_over_samples():
-    assert lid_score(SIMPLEX.log(), 3, None, "shrink_k") == pytest.approx(6.220300, abs=1e-4)  # T1
+    assert lid_score(SIMPLEX.log(), 3, None, "shrink_k") == pytest.approx(6.220300, abs=1e-4)
 
 
 def test_lid_small_n():
@@ -98,15 +99,15 @@ def test_lid_small_n():
 
 
 def test_lid_cap_bounds_single_samples(caplog):
-    # T1: 1.519692, 1.768224, 11.66907, 9.924216; the third is cut to 10
+    # 1.519692, 1.768224, 11.66907, 9.924216; the third is cut to 10
     expected = (1.519692 + 1.768224 + 10 + 9.924216) / 4
     assert lid_score(SIMPLEX.log(), 3, 10.0, "shrink_k") == pytest.approx(expected, abs=1e-4)
-    equidistant = 30 * torch.eye(3)  # each prediction equally far from the two others: T1, about 4.8 million
+    equidistant = 30 * torch.eye(3)  # each prediction equally far from the two others: LID about 4.8 million
     assert lid_score(equidistant, 2, None, "shrink_k") > 1e6
     with caplog.at_level("WARNING"):
         assert [lid_score(equidistant, 2, 77.0, "shrink_k") for _ in range(2)] == [77.0, 77.0]
     assert [r.getMessage() for r in caplog.records if "=77" in r.getMessage()] == [
-        "LID values of single samples above method.lid_cap=77 count as 77 (said once)"
+        "LID values of single samples above method.lid_cap=77 count as 77 (logged once)"
     ]
 
 
@@ -114,7 +115,7 @@ def test_equal_predictions_have_lid_zero():
     assert lid_score(torch.zeros(4, 3), 3, None, "shrink_k") == 0.0
 
 
-def test_sample_losses():  # T2
+def test_sample_losses():
     logits, y = torch.tensor([[0.7, 0.2, 0.1]]).log().expand(3, 3), torch.arange(3)
     assert sample_losses(logits, y, "cross_entropy").tolist() == pytest.approx([0.356675, 1.609438, 2.302585], abs=1e-5)
     assert sample_losses(logits, y, "double_softmax").tolist() == pytest.approx(
@@ -140,27 +141,31 @@ def batch(step: int, n: int = 5) -> Batch:
     return Batch((torch.linspace(0, 9, 16 * n).sin().view(n, 1, 4, 4),), torch.arange(n) % 4, torch.arange(n), 0, step)
 
 
+def loss_of(module: Classifier, b: Batch, owner: Client) -> Tensor:
+    """The loss of a batch of `owner`, after what is drawn for it."""
+    return module.loss(module.draw(b, owner))
+
+
 def penalty(prox: str, step: int, weight: float, start=(1.0, 2.0), samples: int = 12) -> tuple[float, list[float]]:
     """The proximal term and its gradient at w = `start` with w_g = (0, 0) or, if `weight` is negative, w_g = w."""
     net = Pair()
     net.w.data = torch.tensor(start)
     anchor = {"w": torch.zeros(2) if weight > 0 else net.w.detach().clone()}
     modules = [
-        Preprocessing(net, tiny_local(), client(samples), alpha=0.0, anchor=anchor, weight=w, prox=prox)
-        for w in (0.0, abs(weight))
+        Preprocessing(net, tiny_local(), 0, alpha=0.0, anchor=anchor, weight=w, prox=prox) for w in (0.0, abs(weight))
     ]
-    without, loss = (module.loss(batch(step)) for module in modules)
+    without, loss = (loss_of(module, batch(step), client(samples)) for module in modules)
     gradient = torch.autograd.grad(loss, net.w)[0] - torch.autograd.grad(without, net.w)[0]
     return float((loss - without).detach()), gradient.tolist()
 
 
-def test_proximal_term_of_the_paper():  # T23: β μ̂ = 5 · 0.4
+def test_proximal_term_of_the_paper():  # β μ̂ = 5 · 0.4
     value, gradient = penalty("squared", step=0, weight=2.0)
     assert value == pytest.approx(10, abs=1e-5)
     assert gradient == pytest.approx([4, 8], abs=1e-5)
 
 
-def test_proximal_term_of_the_released_code():  # T23
+def test_proximal_term_of_the_released_code():
     value, gradient = penalty("norm_after_first_batch", step=1, weight=2.0)
     assert value == pytest.approx(4.472136, abs=1e-5)
     assert gradient == pytest.approx([0.894427, 1.788854], abs=1e-5)
@@ -178,26 +183,28 @@ def test_released_code_never_regularises_a_client_with_one_batch():
 
 
 @pytest.mark.parametrize("prox", ["squared", "norm_after_first_batch"])
-def test_no_pull_at_the_global_weights(prox):  # T23: a square root would give NaN here
+def test_no_pull_at_the_global_weights(prox):  # a square root would give NaN here
     value, gradient = penalty(prox, step=1, weight=-2.0)
     assert (value, gradient) == (0.0, [0.0, 0.0])
 
 
 def test_mixup_mixes_inputs_and_losses():
     owner, net = client(), Pair()
-    module = Mixup(net, tiny_local(), owner, alpha=1.0)
+    module = Mixup(net, tiny_local(), 0, alpha=1.0)
     b = batch(step=3)
-    drawn = mixup(b.x, b.y, 1.0, owner.generator("mixup", 3))
+    x, drawn = mixup(b.x, b.y, 1.0, owner.generator("mixup", 3))
     assert 0 < drawn.share < 1
-    logits = net(drawn.x)
+    logits = net(x)
     expected = drawn.share * F.cross_entropy(logits, drawn.y_a) + (1 - drawn.share) * F.cross_entropy(logits, drawn.y_b)
-    assert module.loss(b).item() == pytest.approx(expected.item(), abs=1e-6)
-    assert module.loss(b).item() != pytest.approx(module.loss(replace(b, step=4)).item())  # another λ
+    ours = loss_of(module, b, owner).item()
+    assert ours == pytest.approx(expected.item(), abs=1e-6)
+    assert ours != pytest.approx(loss_of(module, replace(b, step=4), owner).item())  # another λ
 
 
 def test_alpha_zero_is_cross_entropy():
     net, b = Pair(), batch(0)
-    assert torch.equal(Mixup(net, tiny_local(), client(), alpha=0.0).loss(b), F.cross_entropy(net(b.x), b.y))
+    module = Mixup(net, tiny_local(), 0, alpha=0.0)
+    assert torch.equal(loss_of(module, b, client()), F.cross_entropy(net(b.x), b.y))
 
 
 # Visits

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fnll.config import compose
+from fnll.harness.config import compose
 
 
 def preset(method: str, dataset: str, *more: str):
@@ -26,7 +26,7 @@ def test_shared_settings(method, dataset, clients, fraction, rounds, batch_size,
     assert (local._target_, local.epochs, local.batch_size) == ("fnll.local.sgd", 5, batch_size)
     assert (local.momentum, local.weight_decay, local.lr_decay) == (0.5, 0.0, 1.0)
     native = dataset == "clothing1m"
-    assert cfg.noise._target_ == f"fnll.scenario.noise.{'Native' if native else 'RhoTau'}"
+    assert cfg.noise._target_ == f"fnll.scenario.noise.models.{'Native' if native else 'RhoTau'}"
     assert cfg.model.pretrained == ("torchvision" if native else None)
 
 

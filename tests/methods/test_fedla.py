@@ -3,8 +3,9 @@ import torch
 from torch import Tensor, nn
 
 from fnll.executors import Serial
+from fnll.local import Classifier
 from fnll.methods.fedavg import FedAvg
-from fnll.methods.fedla import FedLA, LogitAdjusted
+from fnll.methods.fedla import FedLA, adjusted_cross_entropy
 from fnll.testing import TinyWorld, play, same, subject_of, tiny_local
 from fnll.types import CPU, Batch
 
@@ -25,14 +26,18 @@ def batch(*labels: int) -> Batch:
     return Batch((torch.zeros(n, 1),), torch.tensor(labels), torch.arange(n), 0, 0)
 
 
+def adjusted(*counts: int) -> Classifier:
+    return Classifier(Fixed(1, 2, 0.5), tiny_local(), 0, adjusted_cross_entropy, counts=torch.tensor(counts))
+
+
 @pytest.mark.parametrize(("label", "loss"), [(0, 0.900255), (1, 0.593402), (2, 3.192014)])
-def test_loss_is_cross_entropy_of_the_adjusted_logits(label: int, loss: float) -> None:  # T10
-    module = LogitAdjusted(Fixed(1, 2, 0.5), tiny_local(), 0, counts=torch.tensor([60, 30, 10]))
+def test_loss_is_cross_entropy_of_the_adjusted_logits(label: int, loss: float) -> None:
+    module = adjusted(60, 30, 10)
     assert module.loss(batch(label)).item() == pytest.approx(loss, abs=1e-6)
 
 
 def test_a_class_without_samples_has_no_gradient() -> None:  # T10b
-    module = LogitAdjusted(Fixed(1, 2, 0.5), tiny_local(), 0, counts=torch.tensor([75, 25, 0]))
+    module = adjusted(75, 25, 0)
     loss = module.loss(batch(0))
     loss.backward()
     assert loss.item() == pytest.approx(0.645056, abs=1e-6)
@@ -45,9 +50,9 @@ def test_the_prior_is_that_of_the_labels_the_client_trains_on() -> None:
     client = world.scenario.client(0, t=0, memory={}, labels=None, seed=0, device=CPU)
     weights = method.net.fresh(0)
     observed = torch.bincount(world.scenario.labels[world.scenario.shards[0]], minlength=4)
-    assert method.module(client, weights).counts.tolist() == observed.tolist()
+    assert method.module(client, weights).facts["counts"].tolist() == observed.tolist()
     corrected = torch.tensor([0] * 5 + [3] * 7)
-    assert method.module(client.with_labels(corrected), weights).counts.tolist() == [5, 0, 0, 7]
+    assert method.module(client.with_labels(corrected), weights).facts["counts"].tolist() == [5, 0, 0, 7]
 
 
 def test_clients_that_hold_every_class_equally_often_make_it_fedavg() -> None:

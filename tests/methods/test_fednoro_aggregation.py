@@ -34,13 +34,13 @@ SIZES = [100, 200, 100]
         ("none", {1, 2}, [0.25, 0.5, 0.25]),
     ],
 )
-def test_distance_aware(variant: str, noisy: set[int], expected: list[float]) -> None:  # T12
+def test_distance_aware(variant: str, noisy: set[int], expected: list[float]) -> None:
     assert distance_aware([W1, W2, W3], SIZES, noisy, variant) == pytest.approx(expected, abs=1e-6)
     flags = [i in noisy for i in range(3)]
     assert distance_aware([W1, W2, W3], SIZES, flags, variant) == distance_aware([W1, W2, W3], SIZES, noisy, variant)
 
 
-def test_distance_aware_aggregate() -> None:  # T12
+def test_distance_aware_aggregate() -> None:
     result = mean([W1, W2, W3], distance_aware([W1, W2, W3], SIZES, {1, 2}, "official"))
     assert result["a"].tolist() == pytest.approx([0.824031, 1.450706], abs=1e-6)
     assert result["b"].item() == pytest.approx(3.296125, abs=1e-6)

@@ -15,7 +15,7 @@ NAN = float("nan")
 MEANS = torch.tensor([[0.2, 1, NAN], [0.4, 2, 0.9], [1.2, NAN, 0.5], [0.7, 1.5, 0.3]], dtype=torch.float64)
 
 
-def test_indicator_table() -> None:  # T13
+def test_indicator_table() -> None:
     filled = indicator_table(MEANS, normalise=False)
     assert filled[0, 2] == 0.3
     assert filled[2, 1] == 1
@@ -50,7 +50,7 @@ def test_indicators_are_larger_for_noisier_samples() -> None:
     assert INDICATORS["loss"](torch.full((1, 2), NAN), torch.tensor([0])).tolist() == [math.inf]
 
 
-def test_lid_indicator_is_fedcorrs() -> None:  # T1: the simplex rows, k' = 3
+def test_lid_indicator_is_fedcorrs() -> None:  # the simplex rows, k' = 3
     probs = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]], dtype=torch.float64)
     values = INDICATORS["lid"](probs.log(), torch.zeros(4, dtype=torch.int64))
     assert values.tolist() == pytest.approx([1.519692, 1.768224, 11.66907, 9.924216], rel=1e-5)

@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fnll.fit import fit
+from fnll.local import Classifier, Fit
 from fnll.methods import fednoro
-from fnll.methods.fedla import LogitAdjusted
-from fnll.methods.fednoro import Distillation, Distilled, FedNoRo
+from fnll.methods.fedla import adjusted_cross_entropy
+from fnll.methods.fednoro import Distilled, FedNoRo
 from fnll.testing import TinyWorld, same, subject_of, tiny_local
 from fnll.types import CPU, Batch
 
@@ -26,7 +28,7 @@ def make(world: TinyWorld, name: str = "fednoro", **settings: Any) -> FedNoRo:
 # The ramp
 
 
-def test_official_ramp() -> None:  # T9
+def test_official_ramp() -> None:
     method = make(TinyWorld(), "fednoro_official", warmup=10, ramp_begin=10, ramp_rounds=39)
     rounds = {0: 0.005390, 10: 0.005390, 11: 0.006943, 20: 0.050400, 25: 0.120436, 29: 0.214796, 30: 0.244177}
     rounds |= {40: 0.612984, 48: 0.797374, 49: 0.8, 99: 0.8}
@@ -67,9 +69,8 @@ class Fixed(nn.Module):
 
 
 def distilled(counts: list[int], missing: Any = "paper", weight: float = 0.4) -> Distilled:
-    objective = Distillation(Fixed(0.5, 1.5, 1), temperature=0.8, weight=weight, missing=missing)
-    net = Fixed(1, 2, 0.5)
-    return Distilled(net, tiny_local(), 0, counts=torch.tensor(counts), distillation=objective)
+    settings = {"counts": torch.tensor(counts), "temperature": 0.8, "weight": weight, "missing": missing}
+    return Distilled(Fixed(1, 2, 0.5), tiny_local(), 0, teacher=Fixed(0.5, 1.5, 1), **settings)
 
 
 def batch(*labels: int) -> Batch:
@@ -77,8 +78,17 @@ def batch(*labels: int) -> Batch:
     return Batch((torch.zeros(n, 1),), torch.tensor(labels), torch.arange(n), 0, 0)
 
 
-def test_teacher_is_sharpened() -> None:  # T11
-    target = distilled([60, 30, 10]).distillation.target(torch.zeros(1, 1))
+def test_teacher_is_sharpened(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets: list[Tensor] = []
+    real = fednoro.la_kd
+
+    def spy(logits: Tensor, y: Tensor, target: Tensor, *rest: Any) -> Tensor:
+        targets.append(target)
+        return real(logits, y, target, *rest)
+
+    monkeypatch.setattr(fednoro, "la_kd", spy)
+    distilled([60, 30, 10]).loss(batch(0))
+    (target,) = targets
     assert target.flatten().tolist() == pytest.approx([0.157268, 0.548918, 0.293815], abs=1e-6)
     assert not target.requires_grad
 
@@ -92,7 +102,7 @@ def test_teacher_is_sharpened() -> None:  # T11
         ([75, 25, 0], "paper", 0.4 * 0.191403 + 0.6 * 0.645056),
     ],
 )
-def test_distilled_loss(counts: list[int], missing: str, expected: float) -> None:  # T11
+def test_distilled_loss(counts: list[int], missing: str, expected: float) -> None:
     module = distilled(counts, missing)
     assert module.loss(batch(0)).item() == pytest.approx(expected, abs=1e-6)
     assert module.loss(batch(0, 0, 0)).item() == pytest.approx(expected, abs=1e-6)  # a mean over the batch
@@ -116,19 +126,25 @@ def test_distilled_gradient_is_that_of_the_loss(counts: list[int], missing: str,
         assert logits.grad[2] == 0
 
 
-def test_gradient_of_the_official_form_with_a_missing_class() -> None:  # T11
+def test_gradient_of_the_official_form_with_a_missing_class() -> None:
     module = distilled([75, 25, 0], "official")
     module.loss(batch(0)).backward()
     assert module.net.logits.grad.tolist() == pytest.approx([-0.1999, 0.1999, 0], abs=5e-5)
-    assert module.distillation.teacher.logits.grad is None
+    assert module.teacher.net.logits.grad is None
 
 
 def test_the_teacher_stays_in_evaluation_mode_and_at_home() -> None:
     module = distilled([60, 30, 10])
     module.train()
     assert module.net.training
-    assert not module.distillation.teacher.training
-    assert [name for name, _ in module.named_parameters()] == ["net.logits"]
+    assert not module.teacher.net.training
+    assert [name for name, value in module.named_parameters() if value.requires_grad] == ["net.logits"]
+    assert module.configure_optimizers().param_groups[0]["params"] == [module.net.logits]
+    client = TinyWorld().scenario.client(0, t=0, memory={}, labels=torch.arange(12) % 3, seed=0, device=CPU)
+    trained = fit(Fit(module, client)).weights
+    assert list(trained) == ["logits"]
+    assert trained["logits"].tolist() != [1, 2, 0.5]
+    assert module.teacher.net.logits.tolist() == [0.5, 1.5, 1]
 
 
 def test_only_noisy_clients_are_taught() -> None:
@@ -137,20 +153,20 @@ def test_only_noisy_clients_are_taught() -> None:
     method = make(world, kd_missing="official", temperature=0.5)
     weights = method.net.fresh(0)
     plain_module = method.module(client, weights, kd=0.0)
-    assert type(plain_module) is LogitAdjusted
-    assert plain_module.counts.tolist() == [12, 0, 0, 0]
+    assert type(plain_module) is Classifier
+    assert plain_module.objective is adjusted_cross_entropy
+    assert plain_module.facts["counts"].tolist() == [12, 0, 0, 0]
     taught = method.module(client, weights, kd=0.3)
     assert isinstance(taught, Distilled)
-    objective = taught.distillation
-    assert (objective.weight, objective.temperature, objective.missing) == (0.3, 0.5, "official")
-    assert same(dict(objective.teacher.state_dict()), dict(weights))
+    assert (taught.weight, taught.temperature, taught.missing) == (0.3, 0.5, "official")
+    assert same(dict(taught.teacher.net.state_dict()), dict(weights))
 
 
 def test_without_logit_adjustment_the_prior_is_uniform() -> None:
     world = TinyWorld("single_class")
     client = world.scenario.client(1, t=0, memory={}, labels=None, seed=0, device=CPU)
     method = make(world, logit_adjustment=False)
-    assert method.module(client, method.net.fresh(0)).counts.tolist() == [1, 1, 1, 1]
+    assert method.module(client, method.net.fresh(0)).facts["counts"].tolist() == [1, 1, 1, 1]
 
 
 # The probe

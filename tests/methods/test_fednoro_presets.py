@@ -3,8 +3,8 @@
 import pytest
 from omegaconf import OmegaConf
 
-from fnll.config import compose
-from fnll.experiment import made
+from fnll.harness.config import compose
+from fnll.harness.prepare import made
 from fnll.local import LocalSpec
 
 METHODS = ("fedavg", "fedprox", "fedla", "fednoro", "fednoro_official")

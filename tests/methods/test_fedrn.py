@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from driving import done
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from fnll.checkpoint import Checkpoints
-from fnll.config import compose, config_dir
-from fnll.diagnostics import precision_recall
 from fnll.errors import UserError
-from fnll.executors import Serial
-from fnll.federation import Federation, Ledger, Totals, federate
+from fnll.executors import Serial, perform
+from fnll.federation import Federation, Ledger, federate
+from fnll.fit import fit
+from fnll.harness.checkpoint import Checkpoints
+from fnll.harness.config import compose, config_dir
+from fnll.harness.diagnostics import precision_recall
 from fnll.images import HorizontalFlip, InMemory, Transform
 from fnll.methods import fedrn, fedrn_reliability
 from fnll.methods.fedavg import FedAvg
@@ -26,10 +30,10 @@ from fnll.methods.fedrn import FedRN, HeadTuning, NeighbourState
 from fnll.methods.fedrn_reliability import cosines, ensemble, expertise, most_reliable, reliability, shares
 from fnll.models import Network, mlp
 from fnll.net import Net
-from fnll.noisy import predict, two_component_gmm
 from fnll.seeding import derive, torch_rng
 from fnll.testing import Recording, Roundtrip, TinyWorld, play, same, tiny_local
-from fnll.types import Batch, Client, Samples
+from fnll.tools import predict, two_component_gmm
+from fnll.types import Batch, Call, Client, Samples
 from fnll.weights import Weights, nbytes
 
 SETTINGS: dict[str, Any] = {
@@ -128,7 +132,7 @@ def test_if_nobody_is_reliable_all_votes_count_the_same(warnings_anew: pytest.Lo
 
 @pytest.fixture
 def warnings_anew(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """Fallbacks are said once per process; here they are said again."""
+    """Fallbacks are logged once per process; here they are logged again."""
     fedrn_reliability.warn_once.cache_clear()
     caplog.set_level(logging.WARNING)
     return caplog
@@ -157,7 +161,7 @@ def pixel_client(labels: list[int], memory: dict[str, Any] | None = None) -> Cli
 
 def pixel_method(**changes: Any) -> FedRN:
     local = tiny_local(lr=4.0, momentum=0.0, batch_size=100)  # one step of the head can turn it round
-    return FedRN(net=PIXEL, local=local, cohort=1, **{**SETTINGS, **changes})
+    return FedRN(net=PIXEL, local=local, cohort_size=1, **{**SETTINGS, **changes})
 
 
 LABELS = [0, 0, 0, 1, 1, 0]  # all images are alike, so two thirds are of class 0 for whoever believes in 0
@@ -169,7 +173,7 @@ def test_the_weightier_vote_decides_without_fine_tuning(votes: list[float], chos
     # Losses: own model log(1 + e⁻⁴) where y = 0, 4 more where y = 1; the neighbour's the other way round. Each mixture
     # is certain, so p(clean) are the votes; at a draw nothing exceeds 1/2, and an empty clean set means everything.
     method = pixel_method(finetune_epochs=0)
-    assert method.clean_set(pixel_client(LABELS), believer(2), [believer(-2)], votes).tolist() == chosen
+    assert done(method.clean_set(pixel_client(LABELS), believer(2), [believer(-2)], votes)).tolist() == chosen
 
 
 @pytest.mark.parametrize("votes", [[0.6, 0.4], [0.4, 0.6]])
@@ -180,12 +184,13 @@ def test_fine_tuning_adapts_a_neighbour_to_what_the_target_finds_clean(
     # The auxiliary set is the samples of the class that the target believes in, be it the rarer one. Their gradient for
     # a neighbour of the opposite belief is ±.982, so that one step of rate 4 takes its logit from ∓2 to ±1.93. On all
     # samples the second neighbour's gradient would be .982 − 2/3, and its belief would stay.
-    assert pixel_method().clean_set(pixel_client(LABELS), believer(own), [believer(-own)], votes).tolist() == chosen
+    votes_of = pixel_method().clean_set(pixel_client(LABELS), believer(own), [believer(-own)], votes)
+    assert done(votes_of).tolist() == chosen
 
 
 def test_an_empty_clean_set_is_said_once(warnings_anew: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        pixel_method(finetune_epochs=0).clean_set(pixel_client(LABELS), believer(2), [believer(-2)], [0.5, 0.5])
+        done(pixel_method(finetune_epochs=0).clean_set(pixel_client(LABELS), believer(2), [believer(-2)], [0.5, 0.5]))
     assert warnings_anew.text.count("no sample of a client is called clean") == 1
 
 
@@ -194,7 +199,7 @@ def test_equal_losses_are_all_clean() -> None:
 
 
 def test_one_sample_is_clean() -> None:
-    assert pixel_method().clean_set(pixel_client([1]), believer(2), [believer(-2)], [0.5, 0.5]).tolist() == [True]
+    assert done(pixel_method().clean_set(pixel_client([1]), believer(2), [believer(-2)], [0.5, 0.5])).tolist() == [True]
 
 
 def test_losses_that_are_not_finite_are_the_largest() -> None:
@@ -202,19 +207,26 @@ def test_losses_that_are_not_finite_are_the_largest() -> None:
     assert torch.isfinite(posterior).all()
 
 
+def kept(client: Client, **message: Any) -> list[bool]:
+    """The samples that a client is trained on, given the global model `believer(2)`."""
+    return done(pixel_method().train(client, weights=believer(2), seed=0, **message)).trace["clean"].tolist()
+
+
 def test_no_votes_keep_everything() -> None:
-    assert pixel_method().keep(pixel_client(LABELS), believer(2), seed=0).tolist() == [True] * 6
+    assert kept(pixel_client(LABELS)) == [True] * 6
 
 
 def test_a_client_asks_its_own_last_model_and_not_the_global_one() -> None:
     remembers = pixel_client(LABELS, {"net": believer(-2)})
-    assert pixel_method().keep(remembers, believer(2), 0, shares=[1.0]).tolist() == SAYS_1
-    assert pixel_method().keep(pixel_client(LABELS), believer(2), 0, shares=[1.0]).tolist() == SAYS_0
+    assert kept(remembers, shares=[1.0]) == SAYS_1
+    assert kept(pixel_client(LABELS), shares=[1.0]) == SAYS_0
 
 
 def test_training_sees_the_clean_set_and_accuracy_all_samples() -> None:
     client = pixel_client(LABELS, {"net": believer(2)})
-    update = pixel_method(k=0).train(client, weights=believer(0), seed=0, shares=[1.0])
+    message = {"weights": believer(0), "seed": 0, "shares": [1.0]}
+    call = Call(pixel_method(k=0).train, 0, 5, message, client.memory, None, seed=7)
+    update = perform(SimpleNamespace(client=lambda *_, **__: client), call, torch.device("cpu"))
     assert update.trace["clean"].tolist() == SAYS_0
     assert update.report["accuracy"] == pytest.approx(4 / 6)  # trained on class 0 only, judged on all six
     assert update.weights["head.weight"][0] > 0
@@ -270,12 +282,26 @@ def reference_tuning(peer: Weights, client: Client, body_mode: str, lr: float, m
     return net
 
 
+@pytest.fixture
+def all_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model finds every sample clean, so that the auxiliary set is everything."""
+    monkeypatch.setattr(FedRN, "posterior", lambda self, net, client: torch.ones(len(client)))
+
+
+def tuned_by(method: FedRN, peer: Weights, client: Client) -> Weights:
+    """A neighbour's network after the one training that the vote asks for."""
+    request = next(method.clean_set(client, method.net.fresh(0), [peer], [0.5, 0.5]))
+    assert isinstance(request.module, HeadTuning)
+    return fit(request).weights
+
+
+@pytest.mark.usefixtures("all_clean")
 @pytest.mark.parametrize("body_mode", ["eval", "train"])
 def test_head_tuning_is_training_with_a_body_rate_of_zero(body_mode: str) -> None:
     world = TinyWorld()
     client, peer = client_of(world), BATCHNORM.fresh(3)
     method = made(world, net=BATCHNORM, body_mode=body_mode)
-    tuned = method.tuned(peer, client).state_dict()
+    tuned = tuned_by(method, peer, client)
     expected = reference_tuning(peer, client, body_mode, lr=0.1, momentum=0.5).state_dict()
     for name, value in expected.items():
         assert torch.allclose(tuned[name], value, atol=1e-6), name
@@ -284,11 +310,12 @@ def test_head_tuning_is_training_with_a_body_rate_of_zero(body_mode: str) -> Non
     assert all(torch.equal(tuned[f"body.{name}"], peer[f"body.{name}"]) for name in parameters)
 
 
+@pytest.mark.usefixtures("all_clean")
 @pytest.mark.parametrize(("body_mode", "kept"), [("eval", True), ("train", False)])
 def test_body_mode_says_whether_running_statistics_drift(body_mode: str, kept: bool) -> None:
     world = TinyWorld()
     peer = BATCHNORM.fresh(3)
-    tuned = made(world, net=BATCHNORM, body_mode=body_mode).tuned(peer, client_of(world)).state_dict()
+    tuned = tuned_by(made(world, net=BATCHNORM, body_mode=body_mode), peer, client_of(world))
     assert torch.equal(tuned["body.2.running_mean"], peer["body.2.running_mean"]) == kept
 
 
@@ -301,6 +328,7 @@ def test_nothing_is_propagated_back_through_the_body() -> None:
     assert all(parameter.grad is not None for parameter in module.net.head.parameters())
 
 
+@pytest.mark.usefixtures("all_clean")
 def test_neighbours_see_the_same_batches_and_training_other_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
     plain = HeadTuning.loss
@@ -312,9 +340,10 @@ def test_neighbours_see_the_same_batches_and_training_other_ones(monkeypatch: py
     monkeypatch.setattr(HeadTuning, "loss", spy)
     world = TinyWorld()
     client, method = client_of(world), made(world)
-    for peer in (1, 2):
-        method.tuned(method.net.fresh(peer), client)
+    fresh = method.net.fresh
+    done(method.clean_set(client, fresh(0), [fresh(1), fresh(2)], [0.4, 0.3, 0.3]))
     steps = len(seen) // 2
+    assert steps > 1
     assert seen[:steps] == seen[steps:]
     assert seen[:steps] != [batch.index.tolist() for batch in client.batches(5, 1)]
 
@@ -339,7 +368,7 @@ def test_eval_augment_shows_augmented_images_to_losses_and_accuracy(augment: boo
     views = {False: client_of(world, transform=plain), True: client_of(world, transform=plain, images=mirrored)}
     net = method.net.load(method.net.fresh(0))
     assert torch.equal(method.posterior(net, client), method.posterior(net, views[augment]))
-    update = method.train(client, weights=method.net.fresh(1), seed=3)
+    update = done(method.train(client, weights=method.net.fresh(1), seed=3))
     trained = method.net.load(update.weights)
     right = {
         flip: float((predict(trained, view).argmax(1) == view.data.y).double().mean()) for flip, view in views.items()
@@ -362,7 +391,7 @@ def test_eval_batch_size_is_that_of_passes_over_the_training_data(size: int, mon
     world = TinyWorld()
     method = made(world, eval_batch_size=size, k=0)
     one_pass = [5, 5, 2] if size == 5 else [12]
-    method.train(client_of(world), weights=method.net.fresh(1), seed=3, shares=[1.0])
+    done(method.train(client_of(world), weights=method.net.fresh(1), seed=3, shares=[1.0]))
     assert seen == [*one_pass, *one_pass, 1]  # losses under the own model, training accuracy, the noise image
 
 
@@ -391,7 +420,7 @@ def test_the_noise_image_is_the_same_for_everyone_and_gaussian() -> None:
 def test_sim_space_is_what_clients_report(space: str) -> None:
     world = TinyWorld()
     method = made(world, sim_space=space)
-    update = method.train(client_of(world), weights=method.net.fresh(1), seed=3)
+    update = done(method.train(client_of(world), weights=method.net.fresh(1), seed=3))
     logits = made(world, sim_space="logits").answer(method.net.load(update.weights), 3, (1, 4, 4))
     assert torch.equal(update.report["output"], logits.softmax(0) if space == "softmax" else logits)
 
@@ -401,7 +430,8 @@ def test_sim_space_is_what_clients_report(space: str) -> None:
 
 def federation(world: TinyWorld, t: int, executor: Any = None) -> tuple[Federation, Ledger]:
     ledger = Ledger()
-    fed = Federation(world.public, executor or Serial(world.scenario), {}, ledger, Totals(), 10**6, 0, t)
+    executor = executor or Serial(world.scenario)
+    fed = Federation(world.public, executor, budget=10**6, seed=0, t=t, ledger=ledger)
     return fed, ledger
 
 
@@ -536,15 +566,16 @@ def test_untrained_clients_of_the_released_code_are_random() -> None:
 def test_an_untrained_target_starts_from_the_model_that_others_know_it_by(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Weights] = []
 
-    def remember(self: FedRN, client: Client, own: Weights, *_: Any) -> Tensor:
+    def remember(self: FedRN, client: Client, own: Weights, *_: Any) -> Iterator[Any]:
         asked.append(own)
+        yield from ()
         return torch.ones(len(client), dtype=torch.bool)
 
     monkeypatch.setattr(FedRN, "clean_set", remember)
     world = TinyWorld()
     method = made(world, untrained_model="random")
     state = known(world, method, [])
-    method.keep(client_of(world, 3), state.weights, state.seed, shares=[1.0])
+    done(method.train(client_of(world, 3), weights=state.weights, seed=state.seed, shares=[1.0]))
     assert same(asked[0], method._local(state, 3))
 
 

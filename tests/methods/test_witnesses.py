@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import nn
 
-from fnll.local import Classifier, fit
+from fnll.local import Classifier, Fit
 from fnll.methods.fedavg import FedAvg
 from fnll.scenario import assemble
 from fnll.testing import Subject, TinyWorld, check_method, play, same
@@ -30,7 +30,7 @@ class CoTaught(Classifier):
         self.automatic_optimization, self.keep = False, keep
 
     def configure_optimizers(self) -> Any:
-        return [self.spec.optimizer(self.net[name].parameters(), lr=self.spec.lr) for name in "ab"]
+        return [self.spec.optimizer_for(self.net[name].parameters(), self.t) for name in "ab"]
 
     def training_step(self, batch, index):
         losses = {name: F.cross_entropy(self.net[name](batch.x), batch.y, reduction="none") for name in "ab"}
@@ -80,9 +80,9 @@ class EpochLabels(FedAvg):
         return SoftLabels(self.net.load(weights), self.local, client.t, kept.clone())
 
     def train(self, client, weights):
-        module, client = self.prepare(client, weights=weights)
-        trained, _ = fit(module, client)
-        return Update(trained, memory={"soft": module.soft}, labels=module.soft.argmax(1))
+        module = self.module(client, weights)
+        trained = yield Fit(module, client)
+        return Update(trained.weights, memory={"soft": module.soft}, labels=module.soft.argmax(1))
 
 
 class TwoViews(Classifier):
@@ -94,8 +94,8 @@ class TwoViews(Classifier):
 @dataclass(frozen=True, kw_only=True)
 class Views(FedAvg):
     def train(self, client, weights):
-        module = TwoViews(self.net.load(weights), self.local, client.t)
-        return Update(fit(module, client, views=2)[0])
+        trained = yield Fit(TwoViews(self.net.load(weights), self.local, client.t), client, views=2)
+        return Update(trained.weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class AsksFirst(FedAvg):
     def select(self, state, fed):
         asked = fed.sample(self.candidates, p=fed.sizes, purpose="candidates")
         probes = fed.map(self.probe, asked, weights=state.weights)
-        hardest = sorted(probes, key=lambda u: -u.report["loss"])[: self.cohort]
+        hardest = sorted(probes, key=lambda u: -u.report["loss"])[: self.cohort_size]
         return sorted(u.client for u in hardest)
 
     @torch.no_grad()
@@ -141,9 +141,9 @@ class Controlled(FedAvg):
 
     def train(self, client, weights):
         kept = client.memory.get("g", zeros_like(weights))
-        trained, _ = fit(self.module(client, weights), client)
-        trained = sub(trained, scale(kept, self.alpha))
-        return Update(trained, memory={"g": add(kept, sub(trained, weights))})
+        trained = yield Fit(self.module(client, weights=weights), client)
+        corrected = sub(trained.weights, scale(kept, self.alpha))
+        return Update(corrected, memory={"g": add(kept, sub(corrected, weights))})
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,9 @@ class TwoStages(FedAvg):
 
     switch: int
     usual: Any
+
+    def needs(self, world):
+        return (self.switch + 1) * self.cohort_size
 
     def init(self, fed, weights=None):
         return Staged(super().init(fed, weights).weights, None)

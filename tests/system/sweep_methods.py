@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fnll.federation import World
+from fnll.local import Training
 from fnll.methods.fedavg import FedAvg
-from fnll.types import Client, Update
+from fnll.types import Client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Mortal(FedAvg):
     graveyard: str
     lives: int
 
-    def train(self, client: Client, **message: Any) -> Update:
+    def train(self, client: Client, **message: Any) -> Training:
         graves = Path(self.graveyard)
         graves.mkdir(exist_ok=True)
         buried = len(list(graves.iterdir()))

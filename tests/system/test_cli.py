@@ -161,6 +161,18 @@ def test_a_broken_yaml_is_one_message(text, hint, fnll, tmp_path):
     assert not list(tmp_path.rglob("summary.json"))
 
 
+def test_a_run_begun_by_an_older_version_is_refused_in_words(fnll, tmp_path):
+    words = ["run", *TINY, "rounds=40", "checkpoint_seconds=0"]
+    assert fnll(*words, fate=Fate("checkpoint", 40, 0)).returncode == -signal.SIGALRM
+    manifest = only_run(tmp_path / "runs") / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format"', '"no format"'))
+    done = fnll(*words)
+    assert done.returncode == 2
+    assert "was begun by an older fnll" in done.stderr
+    assert "damaged" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_kill_at_any_moment_and_resume(fnll, tmp_path):
     """Die again and again at random moments; the run completes and equals the uninterrupted one."""
     words = ["run", *TINY, "rounds=40", "checkpoint_seconds=0", "local.epochs=3"]

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fnll.config import GROUPS, compose, config_dir, options
-from fnll.config import _known_keys as known_keys
-from fnll.experiment import prepare
-from fnll.run import execute
+from fnll.harness.config import GROUPS, compose, config_dir, options
+from fnll.harness.config import _known_keys as known_keys
+from fnll.harness.execute import execute
+from fnll.harness.prepare import prepare
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,7 +69,10 @@ def test_code_blocks_run(page, tmp_path):
 OURS = "|".join(GROUPS)
 CHOICE = re.compile(rf"(?<![\w.@])({OURS})=([a-z][\w,/]*)(?![\w<(])")
 SETTING = re.compile(rf"(?<![\w./@+])((?:{OURS}|eval|sweep)(?:\.[a-z_0-9]+)+)(?![\w/])")
-EXAMPLES = {"experiment=mine", "method=mine", "scenario.json", "method.usual.mu"}  # the last: of a method in a method
+EXAMPLES = {
+    "experiment=mine", "method=mine", "scenario.json",
+    "method.usual.mu", "method.usual.alpha", "method.usual.alpha_of_client", "method.usual.candidates",
+}  # fmt: skip
 
 
 def typed(page: Path) -> str:
@@ -105,10 +108,9 @@ def test_make_targets_exist(page):
 def test_every_method_has_a_page_and_a_place_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text()
     for name in options("method"):
-        base = name.removesuffix("_official")
-        if base == "oracle":
-            continue
+        base = "oracle" if name.startswith("oracle") else re.sub("_(official|plus|gradient)$", "", name)
         assert (ROOT / f"docs/methods/{base}.md").exists(), base
+        assert name in (ROOT / f"docs/methods/{base}.md").read_text(), f"{base}.md does not name {name}"
         assert f"methods/{base}.md" in menu
 
 

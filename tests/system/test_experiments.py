@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fnll.config import compose, options
-from fnll.experiment import made, prepare
-from fnll.run import execute
+from fnll.harness.config import compose, options
+from fnll.harness.execute import execute
+from fnll.harness.prepare import made, prepare
 from fnll.sweep.grid import Job, expand
 
 EXPERIMENTS = sorted(options("experiment"))
@@ -76,10 +76,10 @@ def test_the_sizes_of_the_grids_are_the_papers() -> None:
 
 @pytest.mark.parametrize("name", ["demo", "rho_tau", "h_idn"])
 @pytest.mark.parametrize(
-    "method", ["fedcorr", "fedcorr_official", "fedrn", "fedrn_official", "fednoro", "fednoro_official"]
+    "method", ["fedcorr", "fedcorr_la", "fedcorr_official", "fedrn", "fedrn_official", "fednoro", "fednoro_official"]
 )
 def test_stages_fit_the_rounds(name: str, method: str) -> None:
-    cfg = compose([f"experiment={name}", f"method={method}"]).cfg
+    cfg = prepare(compose([f"experiment={name}", f"method={method}"])).cfg  # with shares as numbers of rounds
     cohort = max(1, int(cfg.fraction * cfg.num_clients + 1e-9))
     if "passes" in cfg.method:
         before = cfg.method.passes * cfg.num_clients / cohort + cfg.method.finetune

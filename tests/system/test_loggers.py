@@ -1,5 +1,6 @@
 """The mirrors, read back: same keys and numbers as metrics.jsonl, and a W&B run that a resume continues."""
 
+import contextlib
 import csv
 import json
 import struct
@@ -9,14 +10,16 @@ from pathlib import Path
 
 import pytest
 import wandb
+from google.protobuf.message import DecodeError
+from lightning.pytorch.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto import wandb_internal_pb2
 
-from fnll.config import compose
 from fnll.errors import UserError
-from fnll.experiment import prepare
-from fnll.loggers import watchers
-from fnll.run import execute
+from fnll.harness.config import compose
+from fnll.harness.execute import execute
+from fnll.harness.loggers import Mirror, watchers
+from fnll.harness.prepare import prepare
 
 TINY = [
     "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
@@ -99,8 +102,10 @@ def whole(path: Path) -> list:
     found: list = []
     deadline = time.monotonic() + 60
     while not (found and found[-1].HasField("exit")) and time.monotonic() < deadline:
-        found = [wandb_internal_pb2.Record.FromString(data) for data in log_records(path.read_bytes())]
+        with contextlib.suppress(DecodeError):  # it was read in the middle of a write
+            found = [wandb_internal_pb2.Record.FromString(data) for data in log_records(path.read_bytes())]
         time.sleep(0.05)
+    assert found, f"W&B wrote nothing that can be read into {path.name}"
     return found
 
 
@@ -175,3 +180,57 @@ def test_no_key_reaches_a_run_folder(tmp_path, monkeypatch):
 def test_a_wrong_mode_is_said(tmp_path):
     with pytest.raises(UserError, match=r"logger\.wandb\.mode must be one of"):
         run(tmp_path, "logger=wandb", "logger.wandb.mode=sometimes")
+
+
+@pytest.fixture
+def thesis(tmp_path):
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "chapter.tex").write_text("years of work")
+    return folder
+
+
+@pytest.mark.parametrize(("logger", "place"), [("csv", "ABSOLUTE"), ("csv", ".."), ("tensorboard", "ABSOLUTE")])
+def test_a_mirror_stays_in_its_runs_folder(tmp_path, thesis, fnll, logger, place):
+    finished = tmp_path / "runs" / "fedavg-0123456789ab"
+    finished.mkdir(parents=True)
+    (finished / "summary.json").write_text("{}")
+    key, value = f"logger.{logger}.folder", str(thesis) if place == "ABSOLUTE" else place
+    done = fnll("run", *TINY, f"logger={logger}", f"{key}={value}")
+    assert done.returncode == 2
+    assert f"{key} must be one plain name" in done.stderr
+    assert f"got {value!r}; type for example {key}=curves" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (thesis / "chapter.tex").read_text() == "years of work"
+    assert [path.name for path in finished.parent.iterdir()] == [finished.name], "refused before there is a run folder"
+    assert (finished / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("logger=csv logger.csv.folder=../../thesis", r"logger\.csv\.folder must be one plain name"),
+        ("logger=csv logger.csv.folder=null", r"logger\.csv\.folder must be one plain name .* got None"),
+        ("logger=tensorboard logger.tensorboard.folder=3", r"folder must be one plain name .* got 3"),
+        ("logger=csv logger.csv.folder=checkpoint", r"logger\.csv\.folder=checkpoint is taken already"),
+        ("logger=csv logger.csv.folder=Wandb", r"logger\.csv\.folder=Wandb is taken already"),
+        ("logger=tensorboard +logger.tensorboard.logger.sub_dir=../../x", r"logger\.sub_dir must be one plain name"),
+        ("logger=csv +logger.csv.logger.save_dir=/tmp/x", r"logger\.csv\.logger\.save_dir=/tmp/x would be lost"),
+        ("logger=csv +logger.csv.logger.version=3", r"logger\.csv\.logger\.version=3 would be lost"),
+        ("logger=[csv,tensorboard] logger.csv.folder=tensorboard", r"folder=tensorboard is taken already"),
+    ],
+)
+def test_settings_of_a_mirror_lead_nowhere_else(tmp_path, words, message):
+    with pytest.raises(UserError, match=message):
+        watchers(compose([*TINY, f"runs_dir={tmp_path}", *words.split()]))
+
+
+def test_a_plain_name_is_a_folder_in_the_run(tmp_path):
+    folder = run(tmp_path, "logger=csv", "logger.csv.folder=My-curves_2")
+    assert len((folder / "My-curves_2/metrics.csv").read_text().splitlines()) == 5
+
+
+def test_a_mirror_made_by_hand_stays_inside_too(tmp_path, thesis):
+    with pytest.raises(UserError, match="folder must be one plain name"):
+        run(tmp_path / "runs", extra=[Mirror(CSVLogger, "../../thesis")])
+    assert (thesis / "chapter.tex").exists()

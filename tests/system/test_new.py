@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fnll.commands import new
+from fnll.cli import new
 from fnll.errors import UserError
 
 ROOT = Path(__file__).parents[2]

@@ -110,8 +110,8 @@ def test_a_job_that_writes_into_its_message_or_data_harms_no_other_process() -> 
         pool.map([call(Odd().spoil, k, weights=weights) for k in (0, 2)])
         (update,) = pool.map([call(Odd().echo, 0, weights=weights)])
         assert flat(update.report["weights"]) == flat(weights) == before
-        pool._crew.popitem()[1].end()
-        pool._crew.popitem()[1].end()
+        pool._workers.popitem()[1].end()
+        pool._workers.popitem()[1].end()
         assert_same(pool.map(round_of_calls([2])), Serial(world).map(round_of_calls([2])))  # new workers, unspoilt data
 
 
@@ -125,7 +125,7 @@ def test_large_and_small_replies_take_turns(pool: Pool, n: int) -> None:
 def test_the_largest_clients_start_first_and_small_maps_need_few_workers(tmp_path: Path) -> None:
     with Pool(scenario(), workers=4) as pool:
         pool.map([call(Odd().who, 0)])
-        assert len(pool._crew) == 1
+        assert len(pool._workers) == 1
     with Pool(scenario(), workers=1) as pool:
         updates = pool.map([call(Odd(str(tmp_path)).sleep, k, seconds=0) for k in range(len(SIZES))])
     started = {update.client: update.report["started"] for update in updates}
@@ -178,7 +178,7 @@ def test_workers_killed_between_maps_are_replaced() -> None:
     calls = round_of_calls(EVERYONE)
     with Pool(scenario(), workers=3) as pool:
         expected = pool.map(calls)
-        for worker in pool._crew.values():
+        for worker in pool._workers.values():
             os.kill(worker.process.pid, signal.SIGKILL)
         assert_same(pool.map(calls), expected)
 
@@ -328,7 +328,7 @@ def test_closing_and_forgetting_leave_nothing_behind() -> None:
     closed, forgotten = Pool(scenario(), workers=2), Pool(scenario(), workers=2)
     closed.map(round_of_calls([2, 4]))
     forgotten.map(round_of_calls([2, 4]))
-    pids = [worker.process.pid for pool in (closed, forgotten) for worker in pool._crew.values()]
+    pids = [worker.process.pid for pool in (closed, forgotten) for worker in pool._workers.values()]
     closed.close()
     closed.close()
     del forgotten, pool

@@ -124,7 +124,7 @@ def test_it_filters_by_method_data_noise_and_metric(page):
     assert columns(page) == 3
     choice(page, "Metric").select_option("test/loss")
     assert "lower is better" in page.locator("#grid figcaption").inner_text()
-    choice(page, "Number of a run").select_option("best")
+    choice(page, "Score of a run").select_option("best")
     assert "best on test" in page.locator("#grid figcaption").inner_text()
 
 
@@ -160,7 +160,7 @@ def test_a_failed_cell_says_why_and_how_to_repeat_it(page):
 
 def test_curves_follow_the_choices(page):
     before = page.locator("#chart svg").inner_html()
-    choice(page, "Against").select_option("comm/client_updates")
+    choice(page, "x axis").select_option("comm/client_updates")
     assert page.locator("#chart svg").inner_html() != before
     choice(page, "Quantity").select_option("memory/wrong")
     assert page.locator("#chart svg path:not(.band)").count() == 4

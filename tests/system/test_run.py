@@ -9,12 +9,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from fnll.config import compose
 from fnll.errors import UserError
-from fnll.experiment import Experiment, prepare
+from fnll.harness.config import compose
+from fnll.harness.execute import execute
+from fnll.harness.folder import FORMAT, BusyError, FormatError, RunFolder, StoreError
+from fnll.harness.prepare import Experiment, prepare
 from fnll.methods.fedavg import FedAvg
-from fnll.records import BusyError, RunFolder, StoreError
-from fnll.run import execute
 from fnll.testing import Backwards, same
 from fnll.weights import scale
 
@@ -83,6 +83,7 @@ def test_the_run_folder_holds_what_the_contract_says(tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["fingerprint"] == summary["fingerprint"] == one.scenario.fingerprint
     assert manifest["versions"]["torch"] == torch.__version__
+    assert manifest["format"] == FORMAT
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
@@ -141,9 +142,6 @@ def test_evaluation_is_on_the_common_grid(tmp_path):
 class Explodes(FedAvg):
     """Becomes infinite in its fourth round."""
 
-    def aggregate(self, state, updates):
-        return super().aggregate(state, updates)
-
     def round(self, state, fed):
         new = super().round(state, fed)
         return new if fed.t < 3 else type(new)(scale(new.weights, float("inf")))
@@ -151,7 +149,7 @@ class Explodes(FedAvg):
 
 def test_a_diverged_run_stops_and_says_so(tmp_path, monkeypatch, caplog):
     one = experiment(tmp_path)
-    object.__setattr__(one, "method", Explodes(net=one.net, local=one.method.local, cohort=one.cohort))
+    object.__setattr__(one, "method", Explodes(net=one.net, local=one.method.local, cohort_size=one.cohort_size))
     summary = execute(one)
     assert summary["diverged"] is True
     assert summary["test/accuracy"]["last"] is None
@@ -239,6 +237,49 @@ def test_a_damaged_metrics_file_makes_the_run_start_over(tmp_path, caplog):
     assert "starts over" in caplog.text
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def with_format(folder: Path, number: int | None) -> None:
+    """Make a run folder one of another format; None: of before there was a number."""
+    manifest = json.loads((folder / "manifest.json").read_text()) | {"format": number}
+    if number is None:
+        del manifest["format"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(("number", "version", "told"), [(None, "an older", 1), (FORMAT + 1, "a newer", FORMAT + 1)])
+def test_a_run_begun_in_another_format_is_left_as_it_is(tmp_path, number, version, told):
+    folder = tmp_path / interrupt(tmp_path, 6, "checkpoint_seconds=0").run_id
+    with_format(folder, number)
+    before = contents(folder)
+    with pytest.raises(FormatError, match=f"begun by {version} fnll .* format {told}, .* cannot be resumed; .* delete"):
+        execute(experiment(tmp_path))
+    assert contents(folder) == before
+
+
+def test_another_format_is_no_matter_where_nothing_is_resumed(whole, tmp_path):
+    one = experiment(tmp_path / "begun")
+    folder = tmp_path / "begun" / one.run_id
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    execute(one)
+    assert same(whole, outcome(folder))
+    with_format(folder, None)
+    assert execute(experiment(tmp_path / "begun"))["finished"], "a finished run is only read"
+
+
+def test_a_damaged_manifest_is_no_other_format(whole, tmp_path, caplog):
+    folder = tmp_path / interrupt(tmp_path, 6, "checkpoint_seconds=0").run_id
+    for damage in ("", "[]", '{"format": "x"}'):
+        (folder / "manifest.json").write_text(damage)
+        RunFolder(folder).require_resumable()
+    execute(experiment(tmp_path))
+    assert same(whole, outcome(folder))
+    assert "starts over" not in caplog.text
+
+
 def test_a_damaged_summary_is_said_and_can_be_written_anew(tmp_path):
     one = experiment(tmp_path)
     whole = execute(one)
@@ -254,7 +295,7 @@ def test_a_file_system_without_locks_is_no_busy_run(tmp_path, monkeypatch):
     def refuse(file, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("fnll.records.fcntl.flock", refuse)
+    monkeypatch.setattr("fnll.harness.folder.fcntl.flock", refuse)
     with pytest.raises(StoreError, match=r"cannot lock .* No locks available.* runs_dir=DIR"):
         execute(experiment(tmp_path))
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from fnll import cli
-from fnll.config import compose
 from fnll.errors import UserError
-from fnll.records import RunFolder, StoreError
+from fnll.harness.config import compose
+from fnll.harness.execute import prepare_or_record
+from fnll.harness.folder import RunFolder, StoreError
 from fnll.report import cells, load, scores
-from fnll.run import prepare_or_record
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.events import Kind, Outcome
 from fnll.sweep.grid import Job, expand
@@ -148,7 +148,7 @@ def test_a_run_without_a_scenario_is_recorded_too(tmp_path: Path, capsys: pytest
 
 
 def test_a_record_without_a_scenario_makes_no_column_of_its_own(tmp_path: Path) -> None:
-    sweep(tmp_path, "executor=cohort", "num_clients=4,200", code=1)
+    sweep(tmp_path, "executor=vectorised", "num_clients=4,200", code=1)
     assert load(tmp_path).cell_labels == ["clients=4", "clients=200"]
 
 
@@ -159,7 +159,7 @@ def test_a_scenario_that_can_be_made_again_removes_the_record(tmp_path: Path, mo
         raise UserError("the data are not there")
 
     with monkeypatch.context() as patched:
-        patched.setattr("fnll.run.prepare", no_disk)
+        patched.setattr("fnll.harness.execute.prepare", no_disk)
         with pytest.raises(UserError, match="not there"):
             prepare_or_record(request)
     assert len(list(tmp_path.glob("fedavg-*/failed.json"))) == 1
@@ -182,9 +182,9 @@ def test_a_method_may_decline(tmp_path: Path, plugin: Path, capsys: pytest.Captu
     sweep(tmp_path / "runs", "method=fedavg,choosy", "--config-dir", str(plugin))
     out = capsys.readouterr().out
     assert "1 finished, 1 declined" in out
-    (skipped,) = tmp_path.glob("runs/choosy-*/skipped.json")
-    assert "4 clients are not enough" in json.loads(skipped.read_text())["reason"]
-    assert (skipped.parent / "config.yaml").exists()
+    (declined,) = tmp_path.glob("runs/choosy-*/declined.json")
+    assert "4 clients are not enough" in json.loads(declined.read_text())["reason"]
+    assert (declined.parent / "config.yaml").exists()
 
 
 def test_a_killed_worker_is_replaced_and_its_run_repeated(
@@ -277,9 +277,9 @@ def test_a_store_that_cannot_be_made_is_one_message(tmp_path: Path, capsys: pyte
 
 
 def test_a_disk_that_is_full_is_an_error_of_its_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fnll.config import compose
-    from fnll.experiment import prepare
-    from fnll.run import execute
+    from fnll.harness.config import compose
+    from fnll.harness.execute import execute
+    from fnll.harness.prepare import prepare
 
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
@@ -325,7 +325,7 @@ def interrupted(command: list[str], store: Path, blow: signal.Signals, rng: rand
         assert time.monotonic() < deadline, "processes outlive their sweep"
         time.sleep(0.05)
     if blow is signal.SIGINT and process.returncode:
-        assert b"the same command goes on" in errors
+        assert b"run the same command again" in errors
         assert b"Traceback" not in errors
     return process.returncode
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from jinja2 import Environment
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -50,6 +51,17 @@ def machine(tmp_path_factory):
 
     install(ROOT)
     return home / "env/bin", install
+
+
+def test_the_wheel_says_which_versions_it_needs(machine, tmp_path):
+    bin, _ = machine
+    ask = "from importlib.metadata import requires; print(*requires('fnll'), sep='\\n')"
+    needs = {
+        found.name: found.specifier
+        for found in map(Requirement, call(bin / "python", "-c", ask, cwd=tmp_path).stdout.splitlines())
+    }
+    assert not any(needs["lightning"].contains(version) for version in ("2.6.1", "2.6.2", "2.6.3"))
+    assert not any(needs["hydra-core"].contains(version) for version in ("1.3.2", "1.3.3", "1.4.0"))
 
 
 def test_the_wheel_runs_from_an_empty_directory(machine, tmp_path):

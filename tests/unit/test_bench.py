@@ -144,14 +144,14 @@ def test_every_phase_is_seen():
 
 
 def test_a_vectorised_round_is_seen_as_steps():
-    record = SUITES["phases"]((*SMALL, "rounds=30", "executor=cohort"), repeat=1).record()
-    assert record["facts"]["executor"] == "cohort"
+    record = SUITES["phases"]((*SMALL, "rounds=30", "executor=vectorised"), repeat=1).record()
+    assert record["facts"]["executor"] == "vectorised"
     assert record["facts"]["samples_per_round"] == 120
     assert record["facts"]["seconds_per_round"]["step"] > 0
 
 
 def test_the_clock_leaves_the_library_as_it_was():
-    import fnll.local as library
+    import fnll.fit as library
 
     before = library._stepper
     with instrumented(Clock()):
@@ -164,7 +164,7 @@ def test_the_clock_leaves_the_library_as_it_was():
     [
         ("train", SMALL),
         ("round", SMALL),
-        ("cohort", (*SMALL[:5], "num_clients=4", "local.epochs=1")),
+        ("vectorised", (*SMALL[:5], "num_clients=4", "local.epochs=1")),
         ("stage1", SMALL),
     ],
 )

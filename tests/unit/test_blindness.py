@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fnll.config import compose
-from fnll.experiment import Experiment, prepare
 from fnll.federation import federate
+from fnll.harness.config import compose
+from fnll.harness.execute import execute
+from fnll.harness.prepare import Experiment, prepare
 from fnll.methods.fedavg import FedAvg
-from fnll.run import execute
 from fnll.testing import Recording
 
 WORDS = ["num_clients=4", "rounds=1", "local.epochs=1", "model=mlp", "dataset.subset=100", "eval.overlap=false"]
@@ -72,7 +72,7 @@ def one() -> Experiment:
 
 
 def curious(one: Experiment) -> Curious:
-    return Curious(net=one.net, local=one.method.local, cohort=one.cohort, found=[])
+    return Curious(net=one.net, local=one.method.local, cohort_size=one.cohort_size, found=[])
 
 
 def test_the_search_finds_the_truth_where_it_is(one):
@@ -88,7 +88,7 @@ def test_method_server_and_jobs_cannot_reach_it(one):
     method = curious(one)
     executor = Recording(one.scenario)
     list(federate(method, executor, one.world, budget=one.budget, seed=0))
-    assert len(method.found) == 1 + one.cohort
+    assert len(method.found) == 1 + one.cohort_size
     assert secrets(one, reachable(method.found, executor)) == set()
 
 

@@ -15,9 +15,9 @@ from hydra.utils import instantiate
 from fnll.errors import UserError
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, Scenario, Truth, build
-from fnll.scenario.noise import Native, NoNoise, RhoTau
-from fnll.scenario.partition import Iid
-from fnll.scenario.partition_official import IidOfficial
+from fnll.scenario.noise.models import Native, NoNoise, RhoTau
+from fnll.scenario.partition.official import IidOfficial
+from fnll.scenario.partition.partitions import Iid
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NOISES = sorted(path.stem for path in (CONFIGS / "noise").glob("*.yaml"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fnll.cache import cache_dir, cached
 from fnll.errors import UserError
+from fnll.system.cache import cache_dir, cached
 
 
 @pytest.fixture(autouse=True)

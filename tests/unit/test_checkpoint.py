@@ -1,14 +1,20 @@
 """Checkpoints: exact, content-addressed, and honest about damage."""
 
 import json
+import pkgutil
+import sys
+from collections import Counter
 from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
-from fnll.checkpoint import Checkpoints
+import fnll
 from fnll.federation import Kept, Snapshot, Totals
+from fnll.harness.checkpoint import Checkpoints, _name, _states
 from fnll.testing import same
 from fnll.types import State
 
@@ -124,12 +130,19 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
 def test_loading_makes_states_only_and_imports_nothing(tmp_path):
     Checkpoints(tmp_path, "r").save(snapshot(state=State(big()), clients={}), {})
     path = tmp_path / "snapshot-00000003.json"
-    for name in ("subprocess:Popen", "fnll.federation:Federation", "antigravity:State", "builtins:dict"):
+    foreign = (
+        "subprocess:Popen",
+        "fnll.federation:Federation",
+        "antigravity:State",
+        "builtins:dict",
+        "fnll.types:State",
+    )
+    for name in (*foreign, "Federation", "Popen", "dict", ""):
         outer = json.loads(path.read_text())
         body = json.loads(outer["body"])
         body["state"]["type"] = name
         text = json.dumps(body)
-        from fnll.checkpoint import _digest
+        from fnll.harness.checkpoint import _digest
 
         (tmp_path / "snapshot-00000009.json").write_text(json.dumps({"checksum": _digest(text.encode()), "body": text}))
         assert Checkpoints(tmp_path, "r").load().snapshot.t == 3, "it fell back to the good one"
@@ -140,3 +153,60 @@ def test_what_cannot_be_written_is_said_clearly(tmp_path):
         Checkpoints(tmp_path, "r").save(
             snapshot(state=Rich(big(), {"f": test_damage_is_noticed_and_the_snapshot_before_is_used})), {}
         )
+
+
+def define(module: str, monkeypatch, fields: str = "more: int = 0") -> type[State]:
+    """A state called Mine, in a module of that name."""
+    home = ModuleType(module)
+    monkeypatch.setitem(sys.modules, module, home)
+    text = "@dataclass(frozen=True)\nclass Mine(State):\n    " + fields
+    home.__dict__.update(State=State, dataclass=dataclass)
+    exec(text, home.__dict__)
+    return home.Mine
+
+
+def test_a_state_of_ours_is_found_where_its_module_lies_now(tmp_path, monkeypatch):
+    before = define("fnll.before", monkeypatch)
+    kept = {1: Kept({"x": torch.ones(2)})}
+    Checkpoints(tmp_path, "r").save(snapshot(state=before(big(), 7), clients=kept), {})
+    text = (tmp_path / "snapshot-00000003.json").read_text()
+    assert "fnll." not in text
+    assert ":Kept" not in text
+    monkeypatch.delitem(sys.modules, "fnll.before")
+    assert Checkpoints(tmp_path, "r").load() is None, "it is nowhere, though this process remembers it"
+    after = define("fnll.after.the.move", monkeypatch)
+    restored = Checkpoints(tmp_path, "r").load().snapshot
+    assert type(restored.state) is after
+    assert restored.state.more == 7
+    assert same(restored.clients, kept)
+
+
+def test_states_of_two_plugins_may_have_one_name(tmp_path, monkeypatch):
+    ours, first, second = (define(name, monkeypatch) for name in ("fnll.mine", "plug_first.deep", "plug_second"))
+    for cls in (ours, first, second):
+        Checkpoints(tmp_path, "r").save(snapshot(state=cls(big(), 7)), {})
+        assert type(Checkpoints(tmp_path, "r").load().snapshot.state) is cls
+
+
+def test_of_a_state_defined_twice_the_last_counts(tmp_path, monkeypatch):
+    old = define("plug_reloaded", monkeypatch)
+    Checkpoints(tmp_path, "r").save(snapshot(state=old(big(), 7)), {})
+    new = define("plug_reloaded", monkeypatch)
+    assert type(Checkpoints(tmp_path, "r").load().snapshot.state) is new is not old
+
+
+def test_a_name_that_two_states_of_ours_have_is_not_guessed_at(tmp_path, monkeypatch, caplog):
+    one, _ = define("fnll.one", monkeypatch), define("fnll.other", monkeypatch)
+    Checkpoints(tmp_path, "r").save(snapshot(state=one(big(), 7)), {})
+    assert Checkpoints(tmp_path, "r").load() is None
+    assert "the name of several states" in caplog.text
+
+
+def test_the_states_of_ours_have_different_names():
+    for module in pkgutil.walk_packages(fnll.__path__, "fnll."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    there = [cls for cls in _states(State) if cls.__module__ in sys.modules]
+    ours = {(cls.__module__, _name(cls)) for cls in there if ":" not in _name(cls)}
+    assert len(ours) > 3, "State and those of the methods"
+    assert max(Counter([_name(Kept), *(name for _, name in ours)]).values()) == 1

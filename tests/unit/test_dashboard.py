@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fnll.commands.dashboard import PANELS, main
-from fnll.config import compose
+from fnll.cli.dashboard import PANELS, main
 from fnll.errors import UserError
+from fnll.harness.config import compose
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENTED = (DOCS / "metrics.md").read_text()
@@ -18,8 +18,8 @@ DOCUMENTED = (DOCS / "metrics.md").read_text()
 
 def test_every_panel_shows_a_recorded_key():
     for panels in PANELS.values():
-        for keys in panels.values():
-            assert all(f"`{key}`" in DOCUMENTED for key in keys)
+        for key in panels.values():
+            assert f"`{key}`" in DOCUMENTED
 
 
 def test_offline_it_is_printed(capsys, monkeypatch, tmp_path):

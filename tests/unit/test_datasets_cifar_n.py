@@ -19,8 +19,8 @@ from fnll.errors import UserError
 from fnll.images import InMemory, Transform
 from fnll.scenario import build
 from fnll.scenario.datasets import cifar10n, cifar100n, cifar_n
-from fnll.scenario.noise import Human
-from fnll.scenario.partition import Iid
+from fnll.scenario.noise.models import Human
+from fnll.scenario.partition.partitions import Iid
 from fnll.scenario.scenario import Dataset
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -193,13 +193,13 @@ class TestMistakes:
     @pytest.mark.parametrize("content", [b"", b"no archive"])
     def test_damaged(self, tmp_path, name, content):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=rf"{name} is damaged or no label file"):
+        with pytest.raises(UserError, match=rf"{name} is corrupted or not a label file"):
             load(tmp_path, tmp_path / name)
 
     def test_truncated(self, tmp_path):
         torch.save(human(), tmp_path / "mine.pt")
         (tmp_path / "mine.pt").write_bytes((tmp_path / "mine.pt").read_bytes()[:-100])
-        with pytest.raises(UserError, match=r"mine\.pt is damaged"):
+        with pytest.raises(UserError, match=r"mine\.pt is corrupted"):
             load(tmp_path, tmp_path / "mine.pt")
 
     def test_a_pickle_that_would_run_code_is_refused(self, tmp_path):
@@ -208,13 +208,13 @@ class TestMistakes:
                 return os.mkdir, (str(tmp_path / "broken_in"),)
 
         torch.save({**human(), "worse_label": Evil()}, tmp_path / "mine.pt")
-        with pytest.raises(UserError, match=r"mine\.pt is damaged or no label file"):
+        with pytest.raises(UserError, match=r"mine\.pt is corrupted or not a label file"):
             load(tmp_path, tmp_path / "mine.pt")
         assert not (tmp_path / "broken_in").exists()
 
     def test_pickled_objects_in_an_npz_are_refused(self, tmp_path):
         np.savez(tmp_path / "mine.npz", **{**human(), "worse_label": np.array([{}], dtype=object)})
-        with pytest.raises(UserError, match=r"mine\.npz is damaged"):
+        with pytest.raises(UserError, match=r"mine\.npz is corrupted"):
             load(tmp_path, tmp_path / "mine.npz")
 
     @pytest.mark.parametrize(

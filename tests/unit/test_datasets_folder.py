@@ -300,14 +300,14 @@ class TestMistakes:
 
     def test_a_damaged_image(self, tree, cache):
         (tree / "train" / "cat" / "0001.png").write_bytes(b"not an image")
-        with pytest.raises(UserError, match=r"train/cat/0001\.png is damaged"):
+        with pytest.raises(UserError, match=r"train/cat/0001\.png is corrupted"):
             self.load(tree)
         assert [folder for folder in cache.iterdir() if folder.is_dir()] == []
 
     def test_a_truncated_image(self, tree):
         file = tree / "train" / "cat" / "0001.png"
         file.write_bytes(file.read_bytes()[:-30])
-        with pytest.raises(UserError, match=r"train/cat/0001\.png is damaged"):
+        with pytest.raises(UserError, match=r"train/cat/0001\.png is corrupted"):
             self.load(tree)
 
     def test_images_of_two_sizes(self, tree):

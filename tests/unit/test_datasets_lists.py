@@ -230,7 +230,7 @@ class TestIsic:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("", "is no CSV file"),
+            ("", "is not a CSV file"),
             ("image,MEL\nISIC_0000001,1\n", "has no column NV, BCC"),
             ("image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC\nISIC_0000001,1,1,0,0,0,0,0,0\n", "ISIC_0000001 .* has 2 of the"),
             ("image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC\nISIC_0000001,0,0,0,0,0,0,0,0\n", "ISIC_0000001 .* has 0 of the"),

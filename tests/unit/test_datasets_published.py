@@ -223,14 +223,14 @@ class TestIdx:
     def test_damaged(self, idx, content):
         loader, root, raw, _ = idx
         (raw / "train-images-idx3-ubyte").write_bytes(content)
-        with pytest.raises(UserError, match=r"raw/train-images-idx3-ubyte is damaged"):
+        with pytest.raises(UserError, match=r"raw/train-images-idx3-ubyte is corrupted"):
             loader(root=str(root), download=False)
 
     def test_truncated(self, idx):
         loader, root, raw, _ = idx
         file = raw / "train-images-idx3-ubyte"
         file.write_bytes(file.read_bytes()[:-1])
-        with pytest.raises(UserError, match=r"raw/train-images-idx3-ubyte is damaged"):
+        with pytest.raises(UserError, match=r"raw/train-images-idx3-ubyte is corrupted"):
             loader(root=str(root), download=False)
 
     def test_images_and_labels_of_other_lengths(self, idx):
@@ -256,7 +256,7 @@ class TestIdx:
         file = raw / "train-images-idx3-ubyte"
         (raw / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes())[:-9])
         file.unlink()
-        with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz is damaged"):
+        with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz is corrupted"):
             loader(root=str(root), download=False)
 
     def test_download_only_when_asked_for(self, idx, monkeypatch):

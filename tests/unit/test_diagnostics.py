@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fnll.diagnostics import Diagnostics, Round, detection, plain, precision_recall
 from fnll.federation import Kept, Ledger, Trace
+from fnll.harness.diagnostics import Diagnostics, Round, detection, plain, precision_recall
 from fnll.images import InMemory, Transform
 from fnll.scenario.scenario import Scenario, Truth
 
@@ -18,12 +18,12 @@ def mask(*members, size=7):
     return torch.tensor([i in members for i in range(size)])
 
 
-def test_label_precision_and_recall():  # T15
+def test_label_precision_and_recall():
     assert precision_recall(mask(0, 1, 2, 3), mask(0, 1, 4, 5, 6)) == (0.5, 0.4)
     assert precision_recall(mask(), mask(0)) == (0.0, 0.0)
 
 
-def test_detection():  # T16
+def test_detection():
     runs = [detection({2, 5, 7}, found) for found in ({2, 5, 7}, {2, 5}, {2, 5, 7, 8}, {1})]
     assert sum(run["detect/recall"] for run in runs) / 4 == pytest.approx(0.666667, abs=1e-6)
     assert sum(run["detect/precision"] for run in runs) / 4 == pytest.approx(0.6875)
@@ -70,10 +70,10 @@ def test_selection_is_averaged_over_participations():
 
 
 def test_selection_is_judged_by_the_labels_of_that_moment():
-    mended = {0: Kept(labels=torch.tensor([0, 0, 1, 1]))}
+    corrected = {0: Kept(labels=torch.tensor([0, 0, 1, 1]))}
     ledger = Ledger(traces=[Trace(0, "train", {"clean": torch.ones(4, dtype=torch.bool)}, None)])
-    assert world().score([done(ledger, before=mended)])["select/precision"] == 1.0
-    assert world().score([done(ledger, after=mended)])["select/precision"] == 0.5
+    assert world().score([done(ledger, before=corrected)])["select/precision"] == 1.0
+    assert world().score([done(ledger, after=corrected)])["select/precision"] == 0.5
 
 
 def test_estimated_levels_are_compared_with_the_labels_they_were_made_from():
@@ -162,7 +162,7 @@ def test_given_labels_can_be_noted():
 
 
 def test_confusion_is_summed_where_one_per_client_would_be_too_much(monkeypatch):
-    monkeypatch.setattr("fnll.diagnostics.CONFUSION_ENTRIES", 7)
+    monkeypatch.setattr("fnll.harness.diagnostics.CONFUSION_ENTRIES", 7)
     assert world().confusion({}) == [[[3, 1], [1, 3]]]
 
 

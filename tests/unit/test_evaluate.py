@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fnll.evaluate import TestSet, confusion, scores
+from fnll.harness.evaluate import TestSet, confusion, scores
+from fnll.harness.folder import RunFolder, summarise
 from fnll.images import InMemory, Transform
-from fnll.records import RunFolder, summarise
 
 
 def answers(predictions):
@@ -27,7 +27,7 @@ def make_set(labels, batch_size=4, **changes):
     )
 
 
-def test_accuracy_and_balanced_accuracy():  # T14, with a third class that never occurs in the truth
+def test_accuracy_and_balanced_accuracy():  # with a third class that never occurs in the truth
     truth, predicted = [0] * 8 + [1] * 2, [0] * 7 + [2] + [1, 0]
     result = scores(*confusion(answers(predicted), make_set(truth)))
     assert result["test/accuracy"] == pytest.approx(0.8)
@@ -47,7 +47,7 @@ def test_loss_is_the_mean_over_all_images_whatever_the_batches():
 
 
 def test_large_test_sets_are_not_kept_as_floats(monkeypatch):
-    monkeypatch.setattr("fnll.evaluate.IN_MEMORY", 0)
+    monkeypatch.setattr("fnll.harness.evaluate.IN_MEMORY", 0)
     streamed = make_set([0, 1, 2, 0, 1])
     assert streamed.ready is None
     assert [len(y) for _, y in streamed.batches()] == [4, 1]

@@ -1,6 +1,6 @@
 """The round: what a method can ask for, what it gets back, and what it never sees."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ import torch
 from fnll.executors import Serial
 from fnll.federation import Each, Federation, Ledger, Totals, World, federate
 from fnll.methods.fedavg import FedAvg
-from fnll.testing import Backwards, TinyWorld, play, same
+from fnll.methods.fedprox import FedProx
+from fnll.testing import Backwards, Recording, TinyWorld, play, same
 from fnll.types import State, Update
 
 WORLD = TinyWorld()
@@ -16,9 +17,7 @@ WORLD = TinyWorld()
 
 def federation(t=0, clients=None, ledger=None, seed=0, sizes=None):
     public = WORLD.public if sizes is None else World(sizes, 4, (1, 4, 4))
-    return Federation(
-        public, Serial(WORLD.scenario), {} if clients is None else clients, ledger or Ledger(), Totals(), 24, seed, t
-    )
+    return Federation(public, Serial(WORLD.scenario), budget=24, seed=seed, t=t, clients=clients, ledger=ledger)
 
 
 def echo(client, **message):
@@ -99,7 +98,8 @@ def test_corrected_labels_are_the_clients_labels_from_then_on():
 
 def test_sampling_is_repeatable_paired_and_never_twice_for_one_purpose():
     assert federation().sample(3) == federation().sample(3)
-    assert federation().sample(3) != federation(seed=1).sample(3) or federation(t=1).sample(3) != federation().sample(3)
+    assert len({tuple(federation(seed=seed).sample(3)) for seed in range(10)}) > 3, "each seed has cohorts of its own"
+    assert len({tuple(federation(t=t).sample(3)) for t in range(10)}) > 3, "and each round"
     fed = federation()
     fed.sample(2)
     with pytest.raises(ValueError, match="'train' were sampled already"):
@@ -150,7 +150,7 @@ class Greedy(FedAvg):
     """Uses twice the cohort each round."""
 
     def select(self, state, fed):
-        return fed.sample(2 * self.cohort)
+        return fed.sample(2 * self.cohort_size)
 
 
 def test_the_budget_is_client_updates_whatever_a_round_is():
@@ -198,10 +198,34 @@ def test_a_failed_round_changes_nothing():
     assert good[-1].clients[0].memory["seen"].item() == 1
 
 
-def test_methods_are_paired():
-    """Same initial weights, same cohorts, same batches under FedAvg and under a method that only sends more."""
-    one, two = FedAvg(**WORLD.shared()), replace(FedAvg(**WORLD.shared()))
-    assert same(play(one, WORLD), play(two, WORLD, executor=Backwards(WORLD.scenario)))
+def test_methods_are_paired(monkeypatch):
+    """Same initial weights, same cohorts, same batches under FedAvg and under a method with another loss."""
+    batches = []
+
+    def spy(self, net, batch, **message):
+        batches[-1].append((batch.index, batch.x))
+        return plain(self, net, batch, **message)
+
+    plain = FedAvg.loss
+    monkeypatch.setattr(FedAvg, "loss", spy)
+    starts, cohorts, ends = [], [], []
+    for method in (FedAvg(**WORLD.shared()), FedProx(**WORLD.shared(), mu=0.5, form="half_squared")):
+        executor = Recording(WORLD.scenario)
+        batches.append([])
+        ends.append(play(method, WORLD, executor=executor)[-1].state)
+        calls = [call for calls in executor.seen for call, _ in calls]
+        starts.append(calls[0].message["weights"])
+        cohorts.append([(call.t, call.client) for call in calls])
+    assert same(*starts)
+    assert cohorts[0] == cohorts[1]
+    assert len(batches[0]) > len(cohorts[0]), "every client took a step"
+    assert same(*batches)
+    assert not same(*ends), "or they would be one method"
+
+
+def test_the_order_in_which_clients_answer_does_not_matter():
+    method = FedAvg(**WORLD.shared())
+    assert same(play(method, WORLD), play(method, WORLD, executor=Backwards(WORLD.scenario)))
 
 
 def test_nothing_public_on_fed_leads_to_data_memories_or_traces():

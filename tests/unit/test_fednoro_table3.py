@@ -10,7 +10,7 @@ from fnll.report.fednoro_table3 import rates, repeat_detection, table3
 TABLE = [[0.0, 0.1], [0.05, 0.0], [1.0, 0.9], [0.9, 1.0], [0.1, 0.05], [0.0, 0.02]]
 
 
-def test_rates() -> None:  # T16
+def test_rates() -> None:
     found = [{2, 5, 7}, {2, 5}, {2, 5, 7, 8}, {1}]
     assert rates({2, 5, 7}, found) == pytest.approx((0.666667, 0.6875, 0.25), abs=1e-6)
 

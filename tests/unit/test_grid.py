@@ -11,8 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fnll.config import compose, options
 from fnll.errors import UserError
+from fnll.harness.config import compose, options
 from fnll.sweep.grid import Job, _word, expand, shard
 
 Experiment = Callable[[str], Path]
@@ -147,7 +147,7 @@ def test_shards_are_a_partition(n: int) -> None:
     [
         (["fedavg"], "type SETTING=VALUE"),
         (["seed=interval(0,1)"], "range"),
-        (["method=glob(zzz*)"], "gives no value; there is: .*fedavg"),
+        (["method=glob(zzz*)"], "gives no value; choose from: .*fedavg"),
         (["sweep.launcher=local,ray"], "cannot be swept over"),
         (["experiment=rho_ta"], "no experiment called 'rho_ta'; did you mean rho_tau"),
         (["sweep.launch=ray"], "sweep.launcher"),

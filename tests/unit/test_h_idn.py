@@ -1,4 +1,4 @@
-"""H-IDN: test vector T3, hard samples first, never the true label; annotators that are cached and reproducible."""
+"""H-IDN: values by hand, hard samples first, never the true label; annotators that are cached and reproducible."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from fnll.cache import cache_dir
 from fnll.errors import UserError
 from fnll.images import InMemory, Transform
-from fnll.scenario import annotator as annotator_module
-from fnll.scenario.annotator import LARGEST_SIDE, Annotator, Task, probabilities, shrunk, train
-from fnll.scenario.h_idn import HIdn, flip, flip_distribution, levels, selection, soft_labels, wrong_probability
-from fnll.scenario.h_idn_official import HIdnOfficial
+from fnll.scenario.noise import annotator as annotator_module
+from fnll.scenario.noise.annotator import LARGEST_SIDE, Annotator, Task, probabilities, shrunk, train
+from fnll.scenario.noise.h_idn import HIdn, flip, flip_distribution, levels, selection, soft_labels, wrong_probability
+from fnll.scenario.noise.h_idn_official import HIdnOfficial
 from fnll.scenario.scenario import Dataset
+from fnll.system.cache import cache_dir
 
 P = np.array([[0.9, 0.08, 0.02], [0.3, 0.5, 0.2], [0.25, 0.25, 0.5]])
 Y = np.array([0, 1, 2])

@@ -1,12 +1,22 @@
-"""What a run's name depends on beyond its settings: the source of plugins."""
+"""What a run's name depends on beyond its settings: the source of plugins, not where our own classes lie."""
+
+import re
+import shutil
 
 import pytest
 
-from fnll import identity
-from fnll.config import compose
-from fnll.executors.cohort import Cohort
-from fnll.experiment import revision_of
-from fnll.identity import code_of, run_id, source_digest
+from fnll.executors.vectorised import Vectorised
+from fnll.harness import config, identity
+from fnll.harness.config import compose, config_dir, options
+from fnll.harness.identity import code_of, packaged_names, run_id, source_digest
+from fnll.harness.prepare import revision_of
+
+CHOICES = [
+    f"{group}={name}"
+    for group in ("dataset", "partition", "noise", "model", "local", "method")
+    for name in options(group)
+    if name != "image_folder"  # needs a folder
+]
 
 
 @pytest.fixture
@@ -19,10 +29,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_vectorised_runs_have_a_revision_of_their_own(monkeypatch):
-    vectorised = compose(["executor=cohort"]).cfg
+    vectorised = compose(["executor=vectorised"]).cfg
     assert revision_of(compose([]).cfg) == {}
     before = revision_of(vectorised)
-    monkeypatch.setattr(Cohort, "revision", Cohort.revision + 1)
+    monkeypatch.setattr(Vectorised, "revision", Vectorised.revision + 1)
     assert revision_of(vectorised) != before
 
 
@@ -112,3 +122,81 @@ def test_a_module_without_source_has_no_hash():
 def test_settings_that_change_no_number_are_left_out():
     assert named("executor=pool", "runs_dir=elsewhere") == named()
     assert named("seed=1") != named()
+
+
+@pytest.fixture
+def moved(tmp_path, monkeypatch):
+    """Call it to have every class of ours somewhere else, under another name."""
+
+    def move():
+        shutil.copytree(config_dir(), tmp_path / "configs")
+        for file in (tmp_path / "configs").rglob("*.yaml"):
+            elsewhere = re.sub(
+                r"(?<=_target_: )fnll\.(\S+)", lambda m: f"fnll.x.{m[1].replace('.', '_')}", file.read_text()
+            )
+            file.write_text(elsewhere)
+        for module in (config, identity):
+            monkeypatch.setattr(module, "config_dir", lambda: tmp_path / "configs")
+
+    return move
+
+
+def test_a_name_survives_the_move_of_everything_it_is_made_of(moved):
+    words = [[word] for word in CHOICES] + [
+        ["method=fedcorr", "method@method.usual=fedprox"],
+        ["dataset=image_folder", "dataset.root=x"],
+    ]
+    before = [named(*some) for some in words]
+    assert len(set(before)) == len(before) - 5, "the default of each group is the same run"
+    moved()
+    assert compose(["method=fedcorr"]).cfg.method._target_.startswith("fnll.x."), "or nothing was moved"
+    assert [named(*some) for some in words] == before
+
+
+def test_things_without_settings_of_their_own_are_told_apart():
+    models = ["cifar_resnet18", "cifar_resnet34"]
+    settings = [identity.settings(compose([f"model={name}"]))["model"] for name in models]
+    assert settings[0].keys() == settings[1].keys(), "or the test shows nothing"
+    assert named("model=cifar_resnet18") != named("model=cifar_resnet34")
+
+
+def test_a_target_that_is_not_the_packaged_one_counts(folder):
+    usual = named()
+    typed = [
+        named(f"method._target_={target}") for target in ("mine.First", "mine.Second", "fnll.methods.fedprox.FedProx")
+    ]
+    assert len({usual, *typed}) == 4
+    assert named("method._target_=fnll.methods.fedavg.FedAvg") == usual
+
+
+def test_a_choice_of_ones_own_is_known_by_the_class_it_configures(folder):
+    (folder / "method").mkdir()
+
+    def name(target):
+        (folder / "method/mine.yaml").write_text(f"_target_: {target}\n_partial_: true\n")
+        return run_id(compose(["method=mine"], [folder]), fingerprint="f")
+
+    of_ours = name("fnll.methods.fedavg.FedAvg")
+    assert of_ours.removeprefix("mine-") == named().removeprefix("fedavg-"), "the same thing with the same settings"
+    assert len({of_ours, name("fnll.methods.fedla.FedLA"), name("mine.FedAvg")}) == 3
+
+
+def test_nested_targets_count_like_others():
+    words = ["method=fedcorr", "method@method.usual=fedprox"]
+    assert named(*words) != named(*words, "method.usual._target_=mine.FedProx")
+    words = ["noise=h_idn"]
+    assert named(*words) != named(*words, "noise.annotator._target_=mine.Annotator")
+
+
+def test_of_several_choices_with_one_class_the_plain_one_names_it():
+    names = packaged_names(config_dir())
+    assert names["fnll.methods.fedrn.FedRN"] == "method/fedrn"
+    assert names["fnll.methods.fedavg.FedAvg"] == "method/fedavg", "oracle states it, too"
+    assert names["fnll.scenario.noise.annotator.Annotator"] == "noise/h_idn.annotator"
+    assert len(set(names.values())) == len(names)
+
+
+def test_classes_of_one_group_differ_in_their_last_names():
+    """By which reports and scenario files know them after a move."""
+    short = [(name.split("/")[0], target.rsplit(".", 1)[-1]) for target, name in packaged_names(config_dir()).items()]
+    assert len(set(short)) == len(short)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from fnll.allocator import keep_freed_memory
 from fnll.models import cifar_resnet18, cnn4conv, lenet5, mlp, small_cnn
 from fnll.net import Net, Template
+from fnll.system.allocator import keep_freed_memory
 from fnll.testing import same
 from fnll.weights import all_finite, snapshot
 

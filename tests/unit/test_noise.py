@@ -13,11 +13,11 @@ from scipy.stats import binom
 
 from fnll.errors import UserError
 from fnll.images import InMemory, Transform
-from fnll.scenario.h_idn import HRandom
-from fnll.scenario.h_idn_official import HRandomOfficial
-from fnll.scenario.label_maps import SUPER_CLASSES, pair_flip, semantic, super_class
-from fnll.scenario.noise import Human, Native, NoNoise, Ramp, RhoTau
-from fnll.scenario.noise_official import RampOfficial, RhoTauOfficial
+from fnll.scenario.noise.h_idn import HRandom
+from fnll.scenario.noise.h_idn_official import HRandomOfficial
+from fnll.scenario.noise.label_maps import SUPER_CLASSES, pair_flip, semantic, super_class
+from fnll.scenario.noise.models import Human, Native, NoNoise, Ramp, RhoTau
+from fnll.scenario.noise.official import RampOfficial, RhoTauOfficial
 from fnll.scenario.scenario import Dataset
 
 ALPHA = 1e-6  # chance that a right implementation fails one of the binomial bounds
@@ -112,7 +112,7 @@ def test_rho_tau_noise_on_a_hundred_classes_covers_its_pool(pool, reached):
 
 
 def test_the_true_label_is_drawn_again_by_fedcorr_and_never_by_fedrn():
-    """T36."""
+    """All labels are redrawn: with ten classes FedCorr's rule leaves a tenth right by chance, FedRN's none."""
     data, shards = dataset(20_000, 10), even_shards(20_000, 4)
     for noise in (RhoTau(1.0, 1.0, "exact", "all"), RhoTauOfficial(1.0, 1.0, "ten", None)):
         wrong = noise(data, shards, 0).labels != data.labels.numpy()
@@ -262,7 +262,7 @@ def test_empty_clients_are_left_alone(name):
         (lambda: Ramp("symmetric", 0.0, 1.4, "pair_flip"), r"noise.high must be in \[0, 1\], got 1.4"),
         (
             lambda: Ramp("asymmetric", 0.0, 0.4, "superclass"),
-            "noise.map=superclass is unknown; did you mean super_class",
+            "noise.map must be one of pair_flip, semantic, super_class, got 'superclass'; did you mean super_class",
         ),
         (lambda: RampOfficial("mixed", 0.0, 2.0, None), "noise.high must be in"),
         (lambda: HRandom(0.4, 0.6, 0.5), r"noise.eta_low must be in \[0, 0.5\], got 0.6"),

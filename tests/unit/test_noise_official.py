@@ -1,4 +1,4 @@
-"""The released codes' noise: the test vectors T4 and T8, and digests.
+"""The released codes' noise: values computed by hand, and digests.
 
 The digests were computed outside this repository with transcriptions of the released functions, on partitions made the
 same way (FedRN's shards with a stable sort in place of its unstable one).
@@ -15,11 +15,11 @@ import torch
 
 from fnll.errors import UserError
 from fnll.images import InMemory, Transform
-from fnll.scenario.annotator import Annotator
-from fnll.scenario.h_idn_official import HIdnOfficial, HRandomOfficial
-from fnll.scenario.noise import Ramp
-from fnll.scenario.noise_official import RampOfficial, RhoTauOfficial
-from fnll.scenario.partition_official import BernoulliDirichletOfficial, IidOfficial, ShardsOfficial
+from fnll.scenario.noise.annotator import Annotator
+from fnll.scenario.noise.h_idn_official import HIdnOfficial, HRandomOfficial
+from fnll.scenario.noise.models import Ramp
+from fnll.scenario.noise.official import RampOfficial, RhoTauOfficial
+from fnll.scenario.partition.official import BernoulliDirichletOfficial, IidOfficial, ShardsOfficial
 from fnll.scenario.scenario import Dataset
 
 LABELS = np.arange(1003) * 7919 % 10

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fnll.errors import UserError
-from fnll.scenario.dealing import cut, deal, top_up
-from fnll.scenario.partition import BernoulliDirichlet, Dirichlet, Iid, Quantity, Shards, shards_per_class
+from fnll.scenario.partition.dealing import cut, deal, top_up
+from fnll.scenario.partition.partitions import BernoulliDirichlet, Dirichlet, Iid, Quantity, Shards, shards_per_class
 
 
 def assert_partition(parts: list[np.ndarray], n: int, num_clients: int, min_size: int = 1) -> None:
@@ -188,13 +188,13 @@ def test_more_shards_than_samples_are_refused():
     ("make", "message"),
     [
         (lambda: BernoulliDirichlet(0.0, 1.0, 1), "partition.p must be greater than 0"),
-        (lambda: BernoulliDirichlet(1.5, 1.0, 1), r"partition.p must be in \[0, 1\], got 1.5"),
+        (lambda: BernoulliDirichlet(1.5, 1.0, 1), "partition.p must be greater than 0 and at most 1, got 1.5"),
         (lambda: BernoulliDirichlet(0.5, 0.0, 1), "partition.alpha must be greater than 0"),
         (lambda: BernoulliDirichlet(0.5, 1.0, 0), "partition.min_size must be a whole number of at least 1"),
         (lambda: BernoulliDirichlet(0.5, float("inf"), 1), "partition.alpha must be finite"),
         (lambda: Iid(2.5), "partition.min_size must be a whole number"),
         (lambda: Dirichlet(-1.0, True, 1), "partition.beta must be greater than 0"),
-        (lambda: Dirichlet(0.5, "yes", 1), "partition.balanced is true or false"),
+        (lambda: Dirichlet(0.5, "yes", 1), "partition.balanced must be true or false, got 'yes'"),
         (lambda: Quantity(0.0, 1), "partition.beta must be greater than 0"),
         (lambda: Shards(0, 1), "partition.per_client must be a whole number of at least 1"),
     ],

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fnll.errors import UserError
-from fnll.scenario.partition_official import (
+from fnll.scenario.partition.official import (
     BernoulliDirichletOfficial,
     DirichletOfficial,
     IidOfficial,
@@ -70,7 +70,7 @@ def test_the_seed_is_the_scenarios_unless_the_released_codes_is_given(name):
 
 
 def test_fedrn_splits_positions_and_not_classes():
-    """T36: the labels may be permuted at will, and the split stays."""
+    """The labels may be permuted at will, and the split stays."""
     shuffled = np.random.default_rng(0).permutation(LABELS)
     partition = DirichletOfficial(0.5, 10, 1)
     assert digest(partition(LABELS, 10, 0)) == digest(partition(shuffled, 10, 0))

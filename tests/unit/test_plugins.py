@@ -4,8 +4,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from fnll import config
 from fnll.errors import UserError
+from fnll.harness import config
 
 
 @pytest.fixture

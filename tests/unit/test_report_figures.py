@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from fnll.errors import UserError
+from fnll.plotting.palette import COLOURS, YARDSTICK, looks
 from fnll.report import analyse, figures, load
 from fnll.report.example import write_run, write_store
 from fnll.report.gallery import gallery, telling_cell
-from fnll.report.palette import COLOURS, YARDSTICK, looks
 
 
 def lines(ax):

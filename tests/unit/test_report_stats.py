@@ -1,5 +1,6 @@
 """Statistics on hand-made records with known answers."""
 
+import json
 import math
 
 import numpy as np
@@ -9,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fnll.errors import UserError
+from fnll.harness.folder import summarise
+from fnll.harness.metrics import SCORES
 from fnll.report import RULES, Scores, analyse, cells, differences, interval, load, recovered, scores, target_cost
 from fnll.report.blocks import against, block_values, rank, signed_rank, smallest_p
 from fnll.report.example import write_run
@@ -298,13 +301,23 @@ def test_selection_rules_by_hand(tmp_path):
     assert value == {"best": 0.9, "last": pytest.approx(0.29), "last10": pytest.approx(0.245), "best_val": 0.2}
 
 
-def test_rules_agree_with_the_summary_the_run_wrote(tmp_path):
+@pytest.mark.parametrize("lost", [None, 3, 12, 16])
+@pytest.mark.parametrize("step", [1, 3])
+def test_rules_agree_with_the_summary_the_run_wrote(tmp_path, step, lost):
+    """The harness's own `summarise`, on every place of the grid or on few, with a loss that is not finite at `lost`."""
     run_id = write_run(tmp_path, "fedavg", [0.1 * i for i in range(1, 10)] + [0.5] * 8)
-    summary = pd.read_json(tmp_path / run_id / "summary.json", typ="series")
+    lines = (tmp_path / run_id / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    rows = [row | ({"test/loss": None} if i == lost else {}) for i, row in enumerate(rows)][
+        (len(rows) - 1) % step :: step
+    ]
+    (tmp_path / run_id / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = summarise(rows, diverged=False, rounds=len(lines))
     store = load(tmp_path)
-    for metric in ("test/accuracy", "test/loss"):
+    for metric in SCORES:
         for rule, expected in summary[metric].items():
-            assert scores(store, metric, rule).frame["value"].iloc[0] == pytest.approx(expected), (metric, rule)
+            wanted = pytest.approx(np.nan if expected is None else expected, nan_ok=True)
+            assert scores(store, metric, rule).frame["value"].iloc[0] == wanted, (metric, rule)
 
 
 def test_the_last_ten_are_places_on_the_grid_not_lines(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from fnll.errors import UserError
+from fnll.harness.folder import FORMAT
 from fnll.report import load
 from fnll.report.example import write_run
 from fnll.report.folders import flatten
@@ -55,7 +56,7 @@ def test_only_the_version_of_a_plugin_that_was_run_last_is_shown(tmp_path):
         ("finished", "", "finished", ""),
         ("diverged", "", "diverged", "diverged after 2 evaluations"),
         ("failed", "RuntimeError: no memory", "failed", "RuntimeError: no memory"),
-        ("skipped", "needs two clients", "skipped", "needs two clients"),
+        ("declined", "needs two clients", "declined", "needs two clients"),
         ("unfinished", "", "unfinished", "at evaluation 2 of 60 rounds"),
     ],
 )
@@ -63,6 +64,27 @@ def test_every_ending_has_a_status_and_a_reason(tmp_path, ending, note, status, 
     write_run(tmp_path, "fedavg", [0.1, 0.2], ending=ending, note=note, config={"rounds": 60})
     row = only(load(tmp_path).runs)
     assert (row["status"], row["reason"]) == (status, reason)
+
+
+@pytest.mark.parametrize("ending", ["finished", "diverged", "failed", "declined", "unfinished"])
+def test_a_run_from_before_formats_is_listed_like_others(tmp_path, ending):
+    run_id = write_run(tmp_path, "fedavg", [0.1, 0.2], ending=ending, note="why", config={"rounds": 60})
+    new = load(tmp_path)
+    manifest = tmp_path / run_id / "manifest.json"
+    manifest.write_text(json.dumps({k: v for k, v in json.loads(manifest.read_text()).items() if k != "format"}))
+    old = load(tmp_path)
+    assert only(old.runs)["status"] == only(new.runs)["status"] == ending
+    assert old.notes == ()
+    assert old.metrics.equals(new.metrics)
+    told = f"; it cannot be resumed here (its folder has format 1, not {FORMAT})" if ending == "unfinished" else ""
+    assert only(old.runs)["reason"] == only(new.runs)["reason"] + told
+
+
+def test_what_an_earlier_version_called_skipped_is_declined(tmp_path):
+    run_id = write_run(tmp_path, "fedavg", [0.1], ending="declined", note="needs two clients")
+    (tmp_path / run_id / "declined.json").rename(tmp_path / run_id / "skipped.json")
+    row = only(load(tmp_path).runs)
+    assert (row["status"], row["reason"]) == ("declined", "needs two clients")
 
 
 def test_a_summary_outweighs_the_marks_of_earlier_attempts(tmp_path):
@@ -113,7 +135,7 @@ def test_a_single_cell_is_named_in_full(tmp_path):
 
 
 def test_different_choices_bring_their_own_settings(tmp_path):
-    none = {"noise": {"_target_": "fnll.scenario.noise.NoNoise"}}
+    none = {"noise": {"_target_": "fnll.scenario.noise.models.NoNoise"}}
     write_run(tmp_path, "fedavg", [0.1], config=none, choices={"noise": "none"})
     for rho in (0.4, 0.8):
         write_run(tmp_path, "fedavg", [0.1], config={"noise.rho": rho})
@@ -151,6 +173,17 @@ def test_a_method_inside_a_method_is_named_by_its_class(tmp_path):
     inner = {"_target_": "fnll.methods.fedprox.FedProx", "mu": 0.1}
     write_run(tmp_path, "fedcorr", [0.2], config={"method.usual": inner})
     assert load(tmp_path).methods == ["fedcorr", "fedcorr (usual=FedProx, μ=0.1)"]
+
+
+def test_runs_from_before_and_after_a_move_share_rows_and_columns(tmp_path):
+    for seed, home in enumerate(("fnll.methods.fedprox", "fnll.elsewhere")):
+        usual = {"_target_": f"{home}.FedProx", "mu": 0.1, "parts": [{"_target_": f"{home}.Part"}]}
+        noise = {"_target_": f"{home}.HIdn", "annotator": {"_target_": f"{home}.Annotator"}}
+        write_run(tmp_path, "fedcorr", [0.1], seed=seed, config={"method.usual": usual, "noise": noise})
+    store = load(tmp_path)
+    assert store.methods == ["fedcorr"]
+    assert len(store.cells) == 1
+    assert not [name for name in store.runs if "_target_" in name or "parts" in name]
 
 
 def test_a_tuned_learning_rate_does_not_split_a_column(tmp_path):

@@ -19,15 +19,15 @@ from hydra.utils import instantiate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fnll.config import compose
 from fnll.errors import UserError
-from fnll.experiment import Experiment, prepare, scenario_of
+from fnll.harness.config import compose
+from fnll.harness.prepare import Experiment, prepare, scenario_of
+from fnll.harness.provenance import made_with
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, Scenario, Truth, build
 from fnll.scenario.file import about, load, read, save
-from fnll.scenario.noise import Native, RhoTau
-from fnll.scenario.partition import Iid
-from fnll.scenario.provenance import made_with
+from fnll.scenario.noise.models import Native, RhoTau
+from fnll.scenario.partition.partitions import Iid
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NOISES = sorted(path.stem for path in (CONFIGS / "noise").glob("*.yaml"))
@@ -127,7 +127,7 @@ def test_the_validation_split_is_in_the_file(tmp_path):
     with pytest.raises(UserError, match="holds out 40 samples for validation, not those that"):
         load(other, path=str(path))
     without = written(tmp_path / "without", plain)
-    with pytest.raises(UserError, match=r"holds out no samples.*leave dataset\.validation away"):
+    with pytest.raises(UserError, match=r"holds out no samples.*leave out dataset\.validation"):
         load(data, path=str(without))
 
 
@@ -229,7 +229,7 @@ def test_damaged_bytes_are_refused_or_harmless(tmp_path, where, value, cut):
 def test_what_is_no_scenario_file_is_refused(tmp_path, content):
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(UserError, match="is damaged or no scenario file"):
+    with pytest.raises(UserError, match="is corrupted or not a scenario file"):
         read(path)
 
 
@@ -246,7 +246,7 @@ def test_nothing_is_ever_unpickled(tmp_path):
             return os.mkdir, (str(tmp_path / "exploded"),)
 
     path = rewritten(written(tmp_path, dataset()), nominal=np.array([Bomb()], dtype=object))
-    with pytest.raises(UserError, match="is damaged or no scenario file"):
+    with pytest.raises(UserError, match="is corrupted or not a scenario file"):
         read(path)
     assert not (tmp_path / "exploded").exists()
 
@@ -268,7 +268,7 @@ def test_nothing_is_ever_unpickled(tmp_path):
 def test_content_that_contradicts_itself_is_refused(tmp_path, arrays, reason):
     data = dataset()
     path = rewritten(written(tmp_path, data), **arrays)
-    with pytest.raises(UserError, match=rf"is damaged or no scenario file.*{reason}"):
+    with pytest.raises(UserError, match=rf"is corrupted or not a scenario file.*{reason}"):
         load(data, path=str(path))
 
 
@@ -293,7 +293,7 @@ def test_a_run_on_a_file_is_the_same_run(tmp_path):
     loaded = prepare(compose([*DATA, "scenario=file", f"scenario.path={path}"]))
     assert_same((built.scenario, built.truth), (loaded.scenario, loaded.truth))
     assert loaded.run_id == built.run_id
-    assert loaded.cohort == 4
+    assert loaded.cohort_size == 4
     assert loaded.cfg.partition == built.cfg.partition
     assert loaded.cfg.noise.rho == 0.8
     assert loaded.request.choices["partition"] == "shards"
@@ -322,13 +322,36 @@ def test_an_oracle_on_a_file_is_the_same_run(tmp_path):
 def test_typed_settings_that_the_file_contradicts_are_refused(tmp_path, word):
     path, _ = saved(tmp_path)
     key = word.split("=")[0].split(".")[0]
-    with pytest.raises(UserError, match=rf"scenario=file takes {key} from the file.*leave {word} away"):
+    with pytest.raises(UserError, match=rf"scenario=file takes {key} from the file.*leave out {word}"):
         prepare(compose([*DATA, "scenario=file", f"scenario.path={path}", word]))
 
 
 def test_typed_settings_that_agree_with_the_file_are_welcome(tmp_path):
     path, built = saved(tmp_path)
     assert prepare(compose([*MADE, "scenario=file", f"scenario.path={path}"])).run_id == built.run_id
+
+
+def test_a_file_from_before_a_move_gives_the_same_run(tmp_path):
+    path, built = saved(tmp_path)
+
+    def move(facts: dict[str, Any]) -> None:
+        facts["made"]["noise"]["_target_"] = "fnll.where.it.was.RhoTau"
+        facts["made"]["partition"]["_target_"] = "fnll.elsewhere.Shards"
+
+    loaded = prepare(compose([*DATA, "scenario=file", f"scenario.path={rewritten(path, move)}"]))
+    assert loaded.run_id == built.run_id
+    assert loaded.cfg.noise == built.cfg.noise
+
+
+@pytest.mark.parametrize(
+    "target", ["theirs.RhoTau", "fnll.where.it.was.Nothing", "fnll", "", 3, ["fnll.x.RhoTau"], None]
+)
+def test_only_a_class_of_ours_is_looked_for_elsewhere(tmp_path, target):
+    path, _ = saved(tmp_path)
+    renamed = rewritten(path, lambda facts: facts["made"]["noise"].update(_target_=target))
+    loaded = prepare(compose([*DATA, "scenario=file", f"scenario.path={renamed}"]))
+    assert "_target_" not in loaded.cfg.noise
+    assert loaded.cfg.noise.rho == 0.8
 
 
 def test_other_data_are_refused_with_the_words_that_fit(tmp_path):
@@ -384,8 +407,8 @@ def test_a_file_cannot_name_code_or_reach_into_the_environment(tmp_path):
     loaded = prepare(compose([*DATA, "scenario=file", f"scenario.path={rewritten(path, name_code)}"]))
     assert loaded.cfg.noise == {"rho": 0.5, "deep": [{}]}
     leaking = rewritten(path, lambda facts: facts["made"]["noise"].update(rho="${oc.env:HOME}"))
-    with pytest.raises(UserError, match="is damaged or no scenario file"):
+    with pytest.raises(UserError, match="is corrupted or not a scenario file"):
         prepare(compose([*DATA, "scenario=file", f"scenario.path={leaking}"]))
     nonsense = rewritten(path, lambda facts: facts["made"].update(scenario_seed="x"))
-    with pytest.raises(UserError, match="says nonsense about how it was made"):
+    with pytest.raises(UserError, match="has invalid build settings"):
         prepare(compose([*DATA, "scenario=file", f"scenario.path={nonsense}"]))

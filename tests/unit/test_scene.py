@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fnll.cli import main
-from fnll.config import compose
-from fnll.experiment import prepare
+from fnll.harness.config import compose
+from fnll.harness.execute import execute
+from fnll.harness.prepare import prepare
 from fnll.images import InMemory, Transform
-from fnll.run import execute
 from fnll.scenario import Dataset, assemble
 from fnll.scenario.card import Card, card, named
 from fnll.scenario.card_figures import class_bars, class_bubbles, draw, noise_levels, transitions
@@ -107,12 +107,12 @@ def test_nominal_and_realised_noise_far_apart():
     assert "far from" not in texts(made(owners, clean, observed, [0.28, 0.0]))
     facts = made(owners, clean, observed, [0.4, 0.0])
     assert "far from the nominal level (most: client 0, nominal 0.40, realised 0.20): client 0" in texts(facts)
-    mended = made(owners, clean, observed, [0.4, 0.0], oracle="true_labels")
-    assert "far from" not in texts(mended)  # realised is zero on purpose
+    corrected = made(owners, clean, observed, [0.4, 0.0], oracle="true_labels")
+    assert "far from" not in texts(corrected)  # realised is zero on purpose
 
 
 def test_few_clients_are_few_for_a_mixture_over_clients():
-    assert "9 clients are few" in texts(large(9))
+    assert "only 9 clients: too few" in texts(large(9))
     assert "are few" not in texts(large(10))
     assert "are few" not in texts(large(1))  # one client: centralised
 
@@ -271,7 +271,7 @@ def test_help_teaches(capsys):
 
 def test_config_dirs_are_searched(capsys, tmp_path):
     (tmp_path / "noise").mkdir()
-    (tmp_path / "noise" / "mine.yaml").write_text("_target_: fnll.scenario.noise.NoNoise\n")
+    (tmp_path / "noise" / "mine.yaml").write_text("_target_: fnll.scenario.noise.models.NoNoise\n")
     out = scene(capsys, *TINY, "noise=mine", "--config-dir", str(tmp_path), "--save", str(Path(tmp_path) / "a.npz"))
     assert "noise mine" in out
     assert f"fnll run --config-dir={tmp_path} dataset=synthetic" in out

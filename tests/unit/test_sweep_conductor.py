@@ -11,9 +11,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from fnll.errors import UserError
+from fnll.harness.status import Status
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import HEARTBEAT, Plain, Tally, Terminal, duration, summarise
-from fnll.sweep.events import DIVERGED, Begun, Ended, Event, Kind, Lost, Outcome, Said, Step
+from fnll.sweep.events import Begun, Ended, Event, Kind, Lost, Outcome, Said, Step
 from fnll.sweep.grid import Job
 from fnll.sweep.local import cores_of, room_for
 
@@ -98,7 +99,7 @@ def test_a_run_that_another_process_holds_is_asked_for_again_later() -> None:
 
 def test_a_store_that_cannot_be_written_ends_the_sweep_with_one_message() -> None:
     full = Ended(Outcome(Kind.BLOCKED, "cannot write to runs/x: No space left on device"))
-    with pytest.raises(UserError, match="No space left on device; when that is mended, the same command goes on"):
+    with pytest.raises(UserError, match="No space left on device; once that is fixed, the same command resumes"):
         conduct({A: [[full]], B: [[full]], C: [[GOOD]]})
 
 
@@ -159,7 +160,7 @@ def test_the_summary_counts_and_gives_the_command_of_each_failure() -> None:
         B: Outcome(Kind.FAILED, "boom"),
         C: Outcome(Kind.DECLINED, "needs more clients"),
     }
-    assert summarise({A: Outcome(Kind.FINISHED), B: Outcome(Kind.FINISHED, DIVERGED)}, 5) == [
+    assert summarise({A: Outcome(Kind.FINISHED), B: Outcome(Kind.FINISHED, Status.DIVERGED)}, 5) == [
         "2 runs in 5 s: 2 finished (1 of them diverged)"
     ]
     assert summarise(outcomes, 75) == [

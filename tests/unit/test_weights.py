@@ -16,7 +16,7 @@ def test_mean_is_weighted():
     assert result["a"].tolist() == [0.25, 3.0]
 
 
-def test_integer_entries_are_averaged_and_truncated():  # T34
+def test_integer_entries_are_averaged_and_truncated():
     result = mean([w(n=10), w(n=21)], [3, 1])
     assert result["n"].item() == 12
     assert result["n"].dtype == torch.int64
@@ -29,7 +29,7 @@ def test_equal_integer_entries_stay_what_they_are():
             assert mean([w(n=count)] * len(weights), weights)["n"].item() == count
 
 
-def test_mean_of_equal_states_is_that_state_bit_for_bit():  # T36
+def test_mean_of_equal_states_is_that_state_bit_for_bit():
     state = {"a": torch.randn(1000, generator=torch.Generator().manual_seed(0))}
     assert torch.equal(mean([state] * 7, [3, 1, 4, 1, 5, 9, 2])["a"], state["a"])
 
@@ -60,7 +60,7 @@ def test_states_with_other_entries_are_refused():
         mean([w(a=1.0), w(a=1.0, b=2.0)])
 
 
-def test_median_takes_the_mean_of_the_two_middle_values():  # T17
+def test_median_takes_the_mean_of_the_two_middle_values():
     assert median([w(a=x) for x in (1.0, 100.0, 2.0, 4.0)])["a"].item() == 3.0
     assert median([w(a=x) for x in (5.0, 1.0, 2.0)])["a"].item() == 2.0
 

@@ -10,14 +10,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import fnll.executors.cohort
-import fnll.local
-import fnll.observer
+import fnll.executors.together
+import fnll.executors.vectorised
+import fnll.fit
+import fnll.harness.observer
 import fnll.weights
-from fnll.checkpoint import Checkpoints
-from fnll.diagnostics import Diagnostics
+from fnll.harness.checkpoint import Checkpoints
+from fnll.harness.diagnostics import Diagnostics
+from fnll.harness.folder import RunFolder
 from fnll.net import Net
-from fnll.records import RunFolder
 from fnll.types import Batch, Client
 
 
@@ -82,8 +83,7 @@ class Clock:
         """The maker of training steps, whose steps are charged to `step`."""
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            step, optimizers = stepper(*args, **kwargs)
-            return self.timed("step", step), optimizers
+            return self.timed("step", stepper(*args, **kwargs))
 
         return wrapped
 
@@ -94,13 +94,13 @@ def instrumented(clock: Clock) -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [
         (Client, "batches", clock.drawn(Client.batches, training=True)),
         (Client, "scan", clock.drawn(Client.scan, training=False)),
-        (fnll.local, "_stepper", clock.stepping(fnll.local._stepper)),
+        (fnll.fit, "_stepper", clock.stepping(fnll.fit._stepper)),
     ]
     points: dict[str, list[tuple[Any, str]]] = {
-        "step": [(fnll.executors.cohort, "train_together")],
-        "copy": [(Net, "load"), (fnll.local, "snapshot")],
+        "step": [(fnll.executors.vectorised, "train_together")],
+        "copy": [(Net, "load"), (fnll.fit, "snapshot"), (fnll.executors.together, "snapshot")],
         "aggregate": [place for name in ("mean", "median") for place in _importers(name, getattr(fnll.weights, name))],
-        "evaluate": [(fnll.observer, "confusion"), (Diagnostics, "memorisation")],
+        "evaluate": [(fnll.harness.observer, "confusion"), (Diagnostics, "memorisation")],
         "logging": [(Diagnostics, "score"), (Diagnostics, "facts"), (RunFolder, "append"), (Checkpoints, "save")],
     }
     for phase, found in points.items():

@@ -13,9 +13,9 @@ from fnll.bench.measure import Stopwatch, Variant, take_turns
 from fnll.bench.result import Claim, Result, faster
 from fnll.errors import UserError
 from fnll.executors.numerics import limit_threads
-from fnll.noisy import lid
-from fnll.noisy.dimension import EPSILON
 from fnll.seeding import torch_rng
+from fnll.tools import lid
+from fnll.tools.dimension import EPSILON
 
 SAMPLES, CLASSES, NEIGHBOURS = 2500, 100, 20
 SAME = 1e-9  # relative difference: rounding of sums in another order

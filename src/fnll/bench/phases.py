@@ -10,13 +10,13 @@ from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
 from fnll.bench.worlds import clients_of, experiment_of, first_calls, local_of, observed
 from fnll.errors import UserError
-from fnll.experiment import Experiment
 from fnll.federation import federate
-from fnll.observer import Observer
-from fnll.processes import usable_cores
+from fnll.harness.observer import Observer
+from fnll.harness.prepare import Experiment
+from fnll.system.processes import usable_cores
 
 PHASES = ("data", "step", "copy", "aggregate", "evaluate", "method", "logging")
-HERE = ("serial", "cohort")  # executors that do clients' work in this process, where it can be seen
+HERE = ("serial", "vectorised")  # executors that do clients' work in this process, where it can be seen
 
 
 def measure(words: Sequence[str], repeat: int) -> Result:

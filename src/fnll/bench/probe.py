@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from fnll.bench.worlds import experiment_of
-from fnll.checkpoint import Checkpoints
-from fnll.run import execute
+from fnll.harness.checkpoint import Checkpoints
+from fnll.harness.execute import execute
 from fnll.weights import nbytes
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
 from fnll.bench.worlds import LENET, experiment_of, local_of, observed, play
-from fnll.experiment import Experiment
 from fnll.federation import Executor
-from fnll.processes import usable_cores
+from fnll.harness.prepare import Experiment
+from fnll.system.processes import usable_cores
 from fnll.types import Call, Update
 
 ROUNDS = 2  # so that one evaluation can lie beside training, and one cannot
@@ -71,4 +71,4 @@ def _whole(experiment: Experiment, executor: Executor, samples: int, overlap: bo
 def _samples(experiment: Experiment) -> int:
     """Samples trained on in all rounds, if every client holds as many."""
     mean = sum(experiment.scenario.sizes) / len(experiment.scenario.sizes)
-    return round(ROUNDS * experiment.cohort * mean * local_of(experiment).epochs)
+    return round(ROUNDS * experiment.cohort_size * mean * local_of(experiment).epochs)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
 from fnll.bench.worlds import LENET, experiment_of, local_of, observed, play
-from fnll.processes import usable_cores
+from fnll.system.processes import usable_cores
 
 # With m = 1 every client update is a step of the grid, and so is followed by an evaluation.
 STAGE1 = ("method=fedcorr", "method.passes=1", "method.finetune=0", "fraction=1e-9")

@@ -11,7 +11,7 @@ from fnll.bench.result import Claim, Result, faster
 from fnll.bench.worlds import LENET, clients_of, experiment_of, first_calls, local_of, trained
 from fnll.executors import Pool, Serial
 from fnll.federation import Executor
-from fnll.processes import usable_cores
+from fnll.system.processes import usable_cores
 from fnll.types import Call
 
 WORKERS = 2

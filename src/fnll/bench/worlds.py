@@ -14,15 +14,15 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from fnll.checkpoint import Checkpoints
-from fnll.config import compose
 from fnll.errors import UserError
-from fnll.experiment import Experiment, check_settings, device_of, made, scenario_of
 from fnll.federation import Executor, federate
+from fnll.harness.checkpoint import Checkpoints
+from fnll.harness.config import compose
+from fnll.harness.folder import RunFolder
+from fnll.harness.observer import Observer
+from fnll.harness.prepare import Experiment, check_settings, device_of, made, scenario_of
 from fnll.images import Augmentation, HorizontalFlip, InMemory, RandomCrop, Transform
 from fnll.local import LocalSpec
-from fnll.observer import Observer
-from fnll.records import RunFolder
 from fnll.scenario.scenario import Dataset
 from fnll.seeding import numpy_rng
 from fnll.types import CPU, Call, Client, Update

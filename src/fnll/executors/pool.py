@@ -21,8 +21,8 @@ from fnll.executors.agenda import Agenda, Failure
 from fnll.executors.arena import Arena, Packer, Ticket
 from fnll.executors.numerics import Numerics, Setup, limit_threads
 from fnll.executors.worker import noting, pack, post, serve
-from fnll.processes import GONE, usable_cores
 from fnll.scenario.scenario import Scenario
+from fnll.system.processes import GONE, usable_cores
 from fnll.types import Call, Update
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PRELOAD = ["fnll.executors.worker", "fnll.local", "torchmetrics", "sklearn.mixture"]  # once, in the fork server
-PATIENCE = 5.0  # seconds that idle workers get to leave by themselves
+TIMEOUT = 5.0  # seconds that idle workers get to leave by themselves
 
 
 class Pool:
@@ -66,8 +66,8 @@ class Pool:
         if self.workers * threads > cores:
             log.warning("%d workers with %d threads each share %d usable cores", self.workers, threads, cores)
         limit_threads(threads)  # for the server's part of a method
-        self._crew: dict[int, Worker] = {}
-        self._finalizer = weakref.finalize(self, _dismiss, self._crew, os.getpid())
+        self._workers: dict[int, Worker] = {}
+        self._finalizer = weakref.finalize(self, _shutdown, self._workers, os.getpid())
 
     def map(self, calls: Sequence[Call]) -> list[Update]:
         """Do the calls, largest clients first, each on the first worker that is free."""
@@ -94,8 +94,8 @@ class Pool:
     def close(self) -> None:
         """Let the workers go; the pool cannot be used again."""
         self._finalizer()
-        if "_luggage" in self.__dict__:
-            self._luggage[1].close()
+        if "_init_payload" in self.__dict__:
+            self._init_payload[1].close()
 
     def __enter__(self) -> Self:
         return self
@@ -107,20 +107,20 @@ class Pool:
 
     def _idle(self, busy: dict[Worker, int], wanted: int) -> list[Worker]:
         """At most `wanted` free workers; those that are missing or dead are started."""
-        free = [slot for slot in range(self.workers) if self._crew.get(slot) not in busy][:wanted]
+        free = [slot for slot in range(self.workers) if self._workers.get(slot) not in busy][:wanted]
         for slot in free:
-            if slot not in self._crew or not self._crew[slot].alive:
-                self._crew[slot] = self._hire(slot)
-        return [self._crew[slot] for slot in free]
+            if slot not in self._workers or not self._workers[slot].alive:
+                self._workers[slot] = self._spawn(slot)
+        return [self._workers[slot] for slot in free]
 
-    def _hire(self, slot: int) -> Worker:
-        numerics, arena, ticket = self._luggage
+    def _spawn(self, slot: int) -> Worker:
+        numerics, arena, ticket = self._init_payload
         worker = Worker(self._context, Setup(self.devices[slot % len(self.devices)], self.threads, numerics))
         worker.submit(arena, ticket)
         return worker
 
     @cached_property
-    def _luggage(self) -> tuple[Numerics, Arena, Ticket]:
+    def _init_payload(self) -> tuple[Numerics, Arena, Ticket]:
         """What every worker starts with: the parent's numerics and the scenario, as they were at the first map."""
         packer = Packer()
         with noting("executor=pool sends the scenario to its workers; use executor=serial for one that cannot be sent"):
@@ -184,16 +184,16 @@ def _first(busy: dict[Worker, int]) -> list[Worker]:
     return list(dict.fromkeys(by_handle[handle] for handle in wait(list(by_handle))))  # type: ignore[index]
 
 
-def _dismiss(crew: dict[int, Worker], owner: int) -> None:
+def _shutdown(workers: dict[int, Worker], owner: int) -> None:
     """End of the pool, of the program, or of the last reference to the pool."""
     if os.getpid() != owner:  # a fork of the owner has a copy of the pool, but the workers are not its children
         return
-    for worker in crew.values():
+    for worker in workers.values():
         worker.connection.close()  # the sign to leave
-    for worker in crew.values():
-        worker.process.join(PATIENCE)
+    for worker in workers.values():
+        worker.process.join(TIMEOUT)
         worker.end()
-    crew.clear()
+    workers.clear()
 
 
 def _checked(devices: Sequence[str], device: torch.device) -> list[torch.device]:

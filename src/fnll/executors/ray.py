@@ -19,13 +19,13 @@ from fnll.executors.agenda import Agenda, Failure
 from fnll.executors.arena import Packer, Ticket, unpack
 from fnll.executors.numerics import Numerics, Setup, limit_threads
 from fnll.executors.worker import answer, noting, pack
-from fnll.processes import usable_cores
 from fnll.scenario.scenario import Scenario
+from fnll.system.processes import usable_cores
 from fnll.types import Call, Update
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 60.0  # seconds without any worker after which the log says what the run waits for
+TIMEOUT = 60.0  # seconds without any worker after which the log says what the run waits for
 
 
 class Ray:
@@ -62,7 +62,7 @@ class Ray:
         self.resources = {"num_cpus": num_cpus, "num_gpus": num_gpus}
         self._ray = _import_ray()
         limit_threads(threads)  # for the server's part of a method
-        self._luggage: tuple[Any, ...] | None = None
+        self._init_payload: tuple[Any, ...] | None = None
         self._idle: list[Any] = []
         self._asked: dict[Any, Any] = {}  # actors that have not yet said that they are there, by the reference to that
         self._started_ray = self._closed = False
@@ -79,14 +79,14 @@ class Ray:
         tickets = [pack(packer, call) for call in calls]
         messages = self._ray.put(packer.array())
         busy: dict[Any, tuple[Any, int]] = {}
-        self._roll_call()
+        self._ping_idle()
         try:
             while agenda.open:
-                self._hire(agenda.waiting + len(busy), len(busy))
+                self._spawn(agenda.waiting + len(busy), len(busy))
                 while self._idle and agenda.waiting:
                     actor, i = self._idle.pop(), agenda.take()
                     busy[actor.perform.remote(messages, tuple(tickets[i]))] = actor, i
-                done, _ = self._ray.wait([*busy, *self._asked], num_returns=1, timeout=None if busy else PATIENCE)
+                done, _ = self._ray.wait([*busy, *self._asked], num_returns=1, timeout=None if busy else TIMEOUT)
                 if not done:
                     log.warning("waiting for room in the Ray cluster: a worker needs %s", _listed(self.resources))
                 for answered in done:
@@ -103,7 +103,7 @@ class Ray:
                 self._ray.kill(actor)
             if self._started_ray:
                 self._ray.shutdown()
-        self._idle, self._asked, self._luggage, self._closed = [], {}, None, True
+        self._idle, self._asked, self._init_payload, self._closed = [], {}, None, True
 
     def __enter__(self) -> Self:
         return self
@@ -133,7 +133,7 @@ class Ray:
         agenda.settle(i, reply)
         self._idle.append(busy.pop(done)[0])
 
-    def _roll_call(self) -> None:
+    def _ping_idle(self) -> None:
         """Ask the idle actors whether they are there, so that no call is sent to one that died between two maps."""
         asked = {actor.ready.remote(): actor for actor in self._idle}
         self._idle = []
@@ -145,18 +145,18 @@ class Ray:
             else:
                 self._idle.append(actor)
 
-    def _hire(self, wanted: int, busy: int) -> None:
+    def _spawn(self, wanted: int, busy: int) -> None:
         """Start actors until there are `wanted`, or as many as there may be; some may have to wait for room."""
         assert self.workers is not None
-        assert self._luggage is not None
+        assert self._init_payload is not None
         actor = self._ray.remote(Actor).options(max_restarts=0, max_task_retries=0, **self.resources)
         for _ in range(min(self.workers, wanted) - busy - len(self._idle) - len(self._asked)):
-            hired = actor.remote(*self._luggage)
-            self._asked[hired.ready.remote()] = hired
+            spawned = actor.remote(*self._init_payload)
+            self._asked[spawned.ready.remote()] = spawned
 
     def _connect(self) -> None:
         """Find or start Ray, and put the scenario where every actor can reach it."""
-        if self._luggage is not None:
+        if self._init_payload is not None:
             return
         if not self._ray.is_initialized():
             self._init()
@@ -169,7 +169,7 @@ class Ray:
         packer = Packer()
         ticket = packer.add(self.scenario)
         setup = Setup(self.device, self.threads, Numerics.of_this_process())
-        self._luggage = self._ray.put(packer.array()), tuple(ticket), setup
+        self._init_payload = self._ray.put(packer.array()), tuple(ticket), setup
 
     def _init(self) -> None:
         quiet = {"logging_level": logging.WARNING}

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from fnll.errors import require_integer
+from fnll.executors.jobs import perform
 from fnll.executors.numerics import limit_threads
 from fnll.scenario.scenario import Scenario
-from fnll.seeding import scoped
 from fnll.types import CPU, Call, Update
-
-
-def perform(scenario: Scenario, call: Call, device: torch.device) -> Update:
-    """Do one client's job: pure in (message, data, memory, seed). Shared by every exact executor."""
-    client = scenario.client(
-        call.client, t=call.t, memory=call.memory, labels=call.labels, seed=call.seed, device=device
-    )
-    try:
-        with scoped(call.seed, device):  # dropout and friends use the global generators
-            update = call.job(client, **call.message)
-    except Exception as error:
-        error.add_note(f"client {call.client}, round {call.t}, job {call.name}")
-        raise
-    return replace(update, client=client.id, size=len(client) if update.size is None else update.size)
 
 
 @dataclass

@@ -6,32 +6,35 @@ follow torch.optim's formulas; a test compares them with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
-def vectorisable_optimizer(factory: Callable[..., Any]) -> bool:
-    """Whether `factory` (a partial of a torch optimiser) has a stacked form."""
-    return getattr(factory, "func", None) in (torch.optim.SGD, torch.optim.Adam)
-
-
-def stacked_optimizer(factory: Any, params: Tensors, lr: float) -> Stacked:
-    """The stacked form of a partial of `torch.optim.SGD` or `Adam`."""
-    settings = {name: value for name, value in factory.keywords.items() if name != "fused"}
-    return (StackedSGD if factory.func is torch.optim.SGD else StackedAdam)(params, lr, **settings)
+def stacked_optimizer(optimizer: Optimizer, params: Tensors) -> Stacked:
+    """The stacked form of a torch optimiser, one of those in `STACKED`, with its settings."""
+    kind = STACKED[type(optimizer)]
+    return kind(params, **dict(kind.settings(optimizer.param_groups[0])))
 
 
 class Stacked:
     """Stacks that belong together, a row for each client: the parameters, and what the optimiser remembers of them."""
 
+    names: ClassVar[tuple[str, ...]]  # settings that this form knows
+
     def __init__(self, lr: float, weight_decay: float, params: Tensors, *remembered: Tensors) -> None:
         self.lr, self.weight_decay = lr, weight_decay
         self.stacks = [params, *remembered]
+
+    @classmethod
+    def settings(cls, group: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """What a torch optimiser's group of parameters sets, as far as this form knows it."""
+        return tuple((name, group[name]) for name in cls.names)
 
     @torch.no_grad()
     def step(self, gradients: Tensors, rows: Tensor | None) -> None:
@@ -52,6 +55,8 @@ class Stacked:
 class StackedSGD(Stacked):
     """torch.optim.SGD with momentum and weight decay."""
 
+    names = ("lr", "momentum", "weight_decay")
+
     def __init__(self, params: Tensors, lr: float, *, momentum: float, weight_decay: float) -> None:
         self.momentum = momentum
         super().__init__(lr, weight_decay, params, *([_zeros(params)] if momentum else []))
@@ -67,8 +72,10 @@ class StackedSGD(Stacked):
 class StackedAdam(Stacked):
     """torch.optim.Adam (L2 penalty in the gradient), with a step counter per client."""
 
+    names = ("lr", "betas", "weight_decay", "eps")
+
     def __init__(
-        self, params: Tensors, lr: float, *, betas: tuple[float, float], weight_decay: float, eps: float = 1e-8
+        self, params: Tensors, lr: float, *, betas: tuple[float, float], weight_decay: float, eps: float
     ) -> None:
         self.betas, self.eps = betas, eps
         steps = [params[0].new_zeros(len(params[0]), dtype=torch.float64)]  # torch.optim corrects in float64, too
@@ -89,3 +96,9 @@ class StackedAdam(Stacked):
 
 def _zeros(like: Tensors) -> Tensors:
     return [torch.zeros_like(value) for value in like]
+
+
+STACKED: dict[type[Optimizer], type[StackedSGD] | type[StackedAdam]] = {
+    torch.optim.SGD: StackedSGD,
+    torch.optim.Adam: StackedAdam,
+}

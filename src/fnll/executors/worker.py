@@ -15,10 +15,10 @@ import torch
 
 from fnll.executors.agenda import Failure, title
 from fnll.executors.arena import Arena, Packer, Ticket, unpack
+from fnll.executors.jobs import perform
 from fnll.executors.numerics import Setup
-from fnll.executors.serial import perform
-from fnll.processes import GONE
 from fnll.scenario.scenario import Scenario
+from fnll.system.processes import GONE
 from fnll.types import Call
 
 

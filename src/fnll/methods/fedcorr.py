@@ -5,44 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from fnll.errors import (
-    UserError,
-    require,
-    require_at_least,
-    require_between,
-    require_integer,
-    require_positive,
-)
-from fnll.federation import Federation
-from fnll.local import Classifier, fit
+from fnll.errors import UserError, require
+from fnll.federation import Federation, Method, World
+from fnll.lengths import Horizon, Length, Staged
+from fnll.local import Classifier, Fit, Training
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedcorr_labels import candidates, lid_score, noisy_samples, relabelled, sample_losses
 from fnll.methods.fedcorr_local import Mixup, Preprocessing
-from fnll.methods.fedcorr_visits import say_who_is_left_out, visits, waves
-from fnll.noisy import predict, two_component_gmm
+from fnll.methods.fedcorr_visits import iteration, say_who_is_left_out, visits, waves
 from fnll.seeding import derive
-from fnll.types import Client, Each, Method, State, Update
+from fnll.tools import predict, two_component_gmm
+from fnll.types import Client, Each, State, Update
 from fnll.weights import Weights
 
 log = logging.getLogger(__name__)
-
-# What the paper says | what the released code does (methods.md, section 11)
-SWITCHES = {
-    "sample_loss": ("cross_entropy", "double_softmax"),
-    "prox": ("squared", "norm_after_first_batch"),
-    "rank_model": ("global", "local"),
-    "rank_pool": ("noisy_samples", "all_samples"),
-    "conf_op": ("at_least", "above"),
-    "stage2_relabel_set": ("above_clean_level", "last_noisy_clients"),
-    "lid_small_n": ("shrink_k", "keep_k"),
-    "eval_augment": (False, True),
-    "stage1_replacement": (False, True),
-}
 
 
 @dataclass(frozen=True)
@@ -67,30 +49,35 @@ class FedCorr(FedAvg):
 
     Symbols: T_1 `passes`; T_2 `finetune` (null: until the budget ends, without stage 3); γ of stage 1 `stage1_cohort`
     in clients (null: `cohort`); π `relabel_ratio`; θ `confidence`; κ `clean_level`; β `beta`; α `mixup_alpha`; k of LID
-    `lid_neighbours`. T_3 is what the budget leaves. `SWITCHES` are where paper and released code differ.
+    `lid_neighbours`. T_3 is what the budget leaves. From `sample_loss` on, settings are where paper and code differ.
 
     Deviations from the paper are listed in docs/methods/fedcorr.md.
     """
 
-    passes: int
-    finetune: int | None
-    stage1_cohort: int | None
+    passes: Annotated[int, Field(ge=0, description="iterations of stage 1 (T_1)"), Length()]
+    finetune: (
+        Annotated[int, Field(ge=0, description="rounds of stage 2 (T_2); null: until the budget ends"), Length()] | None
+    )
+    stage1_cohort: (
+        Annotated[int, Field(ge=1, description="clients in one round of stage 1; null: as many as later")] | None
+    )
     correction: bool
-    relabel_ratio: float
-    confidence: float
-    clean_level: float
-    beta: float
-    mixup_alpha: float
-    mixup_stages: Sequence[int]
-    lid_neighbours: int
-    lid_cap: float | None
-    sample_loss: str
-    prox: str
-    rank_model: str
-    rank_pool: str
-    conf_op: str
-    stage2_relabel_set: str
-    lid_small_n: str
+    relabel_ratio: Annotated[float, Field(ge=0, le=1, description="π, the share of noisy samples to relabel")]
+    confidence: Annotated[float, Field(ge=0, le=1, description="θ, the probability that a new label needs")]
+    clean_level: Annotated[float, Field(ge=0, le=1, description="κ, the largest noise level of a clean client")]
+    beta: Annotated[float, Field(ge=0, description="β weighs the proximal term; 0 switches it off")]
+    mixup_alpha: Annotated[float, Field(gt=0, description="α of mixup; mixup_stages=[] switches mixup off")]
+    mixup_stages: Sequence[Annotated[int, Field(ge=1, le=3)]]
+    lid_neighbours: Annotated[int, Field(ge=2, description="k, the neighbours that LID looks at")]
+    lid_cap: Annotated[float, Field(gt=0, description="the largest LID of one sample; null: no limit")] | None
+    # What the paper says, then what the released code does
+    sample_loss: Literal["cross_entropy", "double_softmax"]
+    prox: Literal["squared", "norm_after_first_batch"]
+    rank_model: Literal["global", "local"]
+    rank_pool: Literal["noisy_samples", "all_samples"]
+    conf_op: Literal["at_least", "above"]
+    stage2_relabel_set: Literal["above_clean_level", "last_noisy_clients"]
+    lid_small_n: Literal["shrink_k", "keep_k"]
     eval_augment: bool
     stage1_replacement: bool
     usual: Method | None
@@ -106,40 +93,29 @@ class FedCorr(FedAvg):
     }
 
     def __post_init__(self) -> None:
-        require_integer("method.passes", self.passes, 0, "iterations of stage 1 (T_1)")
-        if self.finetune is not None:
-            require_integer("method.finetune", self.finetune, 0, "rounds of stage 2 (T_2); null: until the budget ends")
-        if self.stage1_cohort is not None:
-            meaning = "clients in one round of stage 1; null: as many as later, without fraction scheduling"
-            require_integer("method.stage1_cohort", self.stage1_cohort, 1, meaning)
-        require_between("method.relabel_ratio", self.relabel_ratio, 0, 1, "π, the share of noisy samples to relabel")
-        require_between("method.confidence", self.confidence, 0, 1, "θ, the probability that a new label needs")
-        require_between("method.clean_level", self.clean_level, 0, 1, "κ, the largest noise level of a clean client")
-        require_at_least("method.beta", self.beta, 0, "β weighs the proximal term; 0 switches it off")
-        require_positive("method.mixup_alpha", self.mixup_alpha, "α of mixup; mixup_stages=[] switches mixup off")
-        require_integer("method.lid_neighbours", self.lid_neighbours, 2, "k, the neighbours that LID looks at")
-        if self.lid_cap is not None:
-            require_positive("method.lid_cap", self.lid_cap, "the largest LID of one sample; null: no limit")
-        self._check_choices()
-
-    def _check_choices(self) -> None:
-        for name, values in SWITCHES.items():
-            value = getattr(self, name)
-            require(value in values, f"method.{name} must be {values[0]} or {values[1]}, got {value!r}")
-        require(isinstance(self.correction, bool), f"method.correction must be true or false, got {self.correction!r}")
-        stages = self.mixup_stages
+        super().__post_init__()
         require(
-            isinstance(stages, Sequence) and not isinstance(stages, str) and set(stages) <= {1, 2, 3},
-            f"method.mixup_stages is a list of stages out of 1, 2, 3, got {stages}",
-        )
-        require(
-            not isinstance(self.usual, str),
-            f"method.usual is a method, not the word {self.usual!r}; type method@method.usual={self.usual}",
-        )
-        require(
-            self.usual is None or 3 not in stages,
+            self.usual is None or 3 not in self.mixup_stages,
             "method.mixup_stages names stage 3, where method.usual has its own way; type 'method.mixup_stages=[1,2]'",
         )
+
+    # The budget
+
+    @classmethod
+    def ahead(cls, name: str, settings: Mapping[str, Any], whole: Horizon) -> Horizon:
+        """T_1 counts whole iterations of the budget; T_2 is a share of what these leave, and stage 3 has the rest."""
+        size = settings["stage1_cohort"] or whole.cohort_size
+        _, updates = iteration(_inhabited(whole.world), size, settings["stage1_replacement"])
+        if name == "passes":
+            return replace(whole, unit=max(1, updates))
+        left = whole.after(settings["passes"] * updates)
+        return left if name == "finetune" else left.after((settings["finetune"] or 0) * whole.cohort_size)
+
+    def needs(self, world: World) -> int:
+        """Stages 1 and 2, and one client update of what follows, or all that the method of stage 3 needs."""
+        _, updates = iteration(_inhabited(world), self.stage1_cohort or self.cohort_size, self.stage1_replacement)
+        last = self.usual.needs(world) if self.finetune is not None and isinstance(self.usual, Staged) else 1
+        return self.passes * updates + (self.finetune or 0) * self.cohort_size + last
 
     # The server
 
@@ -180,7 +156,7 @@ class FedCorr(FedAvg):
         lid = state.lid.clone()
         for update in updates:
             lid[update.client] = update.report["lid"]
-        state = replace(state, weights=self.aggregate(state, updates), lid=lid)
+        state = replace(state, weights=self.aggregate(state, updates, fed), lid=lid)
         return self.identification(state, fed) if position == len(state.visits) - 1 else state
 
     def identification(self, state: FedCorrState, fed: Federation) -> FedCorrState:
@@ -210,11 +186,11 @@ class FedCorr(FedAvg):
         """One round of stage 2 (lines 14 to 18): FedAvg among S_c, and after the last the other clients relabel."""
         clean = [k for k in fed.inhabited if state.levels[k] <= self.clean_level]
         if not clean:
-            clean = sorted(fed.inhabited, key=lambda k: (float(state.levels[k]), k))[: self.cohort]
+            clean = sorted(fed.inhabited, key=lambda k: (float(state.levels[k]), k))[: self.cohort_size]
             if fed.t == start:
                 log.warning("no client's noise level is at most %g; stage 2 uses %s", self.clean_level, sorted(clean))
         fed.record(stage="finetuning", **({"clean_clients": clean} if fed.t == start else {}))
-        state = self._averaged(state, fed, fed.sample(self.cohort, among=clean), stage=2)
+        state = self._averaged(state, fed, fed.sample(self.cohort_size, among=clean), stage=2)
         if self.correction and self.finetune is not None and fed.t == start + self.finetune - 1:
             fed.map(self.relabel, self._stage2_relabel_set(state, fed), weights=state.weights)
         return state
@@ -223,7 +199,7 @@ class FedCorr(FedAvg):
         """One round of stage 3 (lines 19 and 20): FedAvg, or the method that `usual` names, on the corrected labels."""
         fed.record(stage="usual")
         if self.usual is None:
-            return self._averaged(state, fed, fed.sample(self.cohort), stage=3)
+            return self._averaged(state, fed, fed.sample(self.cohort_size), stage=3)
         inside = fed.sub("usual", start=start)
         inner = self.usual.init(inside, state.weights) if state.usual is None else state.usual
         inner = self.usual.round(inner, inside)
@@ -232,7 +208,7 @@ class FedCorr(FedAvg):
     def _averaged(self, state: FedCorrState, fed: Federation, cohort: list[int], stage: int) -> FedCorrState:
         mixing = {"mixing": True} if stage in self.mixup_stages else {}  # otherwise the very message of FedAvg
         updates = fed.map(self.train, cohort, weights=state.weights, **mixing)
-        return replace(state, weights=self.aggregate(state, updates))
+        return replace(state, weights=self.aggregate(state, updates, fed))
 
     def _stage2_relabel_set(self, state: FedCorrState, fed: Federation) -> list[int]:
         if self.stage2_relabel_set == "last_noisy_clients":
@@ -240,56 +216,59 @@ class FedCorr(FedAvg):
         return [k for k in fed.inhabited if state.levels[k] > self.clean_level]
 
     def _stage1_cohort(self, fed: Federation) -> int:
-        return min(self.stage1_cohort or self.cohort, max(1, len(fed.inhabited)))
+        return min(self.stage1_cohort or self.cohort_size, max(1, len(fed.inhabited)))
 
     def _iteration(self, fed: Federation) -> tuple[int, int]:
         """Rounds and client updates of one iteration of stage 1."""
-        clients, size = len(fed.inhabited), self._stage1_cohort(fed)
-        return (clients // size, clients // size * size) if self.stage1_replacement else (-(-clients // size), clients)
+        return iteration(len(fed.inhabited), self.stage1_cohort or self.cohort_size, self.stage1_replacement)
 
     def _check_budget(self, fed: Federation) -> None:
         first = self.passes * self._iteration(fed)[1]
-        needed = first + (self.finetune or 0) * self.cohort
+        needed = first + (self.finetune or 0) * self.cohort_size
         budget = fed.budget - fed.spent
         if needed < budget:
             return
         lower = {"method.passes": self.passes, "method.finetune": self.finetune}
+        size = self.cohort_size
         raise UserError(
             f"FedCorr needs {needed} client updates before stage {2 if self.finetune is None else 3} begins, and the "
-            f"budget is {budget} (rounds {budget // self.cohort} × {self.cohort} clients); raise rounds to at least "
-            f"{needed // self.cohort + 1}, or lower "
+            f"budget is {budget} (rounds {budget // size} × {size} clients); raise rounds to at least "
+            f"{needed // size + 1}, or lower "
             + " or ".join(f"{name} ({value})" for name, value in lower.items() if value)
             + (", or go without stage 3: method.finetune=null" if first < budget else "")
         )
 
     # The clients
 
+    def prior(self, client: Client) -> Tensor | None:
+        """Class counts that adjust the logits in every stage's training; none in FedCorr itself."""
+        return None
+
     def module(self, client: Client, weights: Weights, mixing: bool = False) -> Classifier:
         """What stages 2 and 3 train."""
-        if mixing:
-            return Mixup(self.net.load(weights), self.local, client, alpha=self.mixup_alpha)
-        return super().module(client, weights)
+        counts = self.prior(client)
+        if mixing or counts is not None:
+            alpha = self.mixup_alpha if mixing else 0.0
+            return Mixup(self.net.load(weights), self.local, client.t, alpha=alpha, counts=counts)
+        return super().module(client, weights=weights)
 
-    def preprocess(self, client: Client, weights: Weights, level: float) -> Update:
+    def preprocess(self, client: Client, weights: Weights, level: float) -> Training:
         """Train by equation 5, then score the trained model's predictions and remember the samples' losses."""
         module = Preprocessing(
             self.net.load(weights),
             self.local,
-            client,
+            client.t,
             alpha=self.mixup_alpha if 1 in self.mixup_stages else 0.0,
             anchor=weights,
             weight=self.beta * level,
             prox=self.prox,
+            counts=self.prior(client),
         )
-        trained, optimizer = fit(module, client, remembered=self.remembered(client))
+        trained = yield Fit(module, client)
         logits = predict(module.net, client, self.eval_augment)
         score = lid_score(logits, self.lid_neighbours, self.lid_cap, self.lid_small_n)
         losses = sample_losses(logits, client.data.y, self.sample_loss)
-        return Update(
-            trained,
-            report={"lid": score},
-            memory={"losses": losses, **({"optimizer": optimizer} if optimizer else {})},
-        )
+        return Update(trained.weights, report={"lid": score}, memory={"losses": losses, **trained.memory})
 
     def inspect(self, client: Client, weights: Weights | None) -> Update:
         """Steps 2 and 3 of section 3.2: D^n and μ̂ from the remembered losses; with `weights`, new labels too."""
@@ -310,3 +289,7 @@ class FedCorr(FedAvg):
         logits = predict(self.net.load(weights).to(client.device), client, self.eval_augment)
         everything = torch.arange(len(client))
         return Update(labels=relabelled(client.data.y, logits, everything, self.confidence, self.conf_op))
+
+
+def _inhabited(world: World) -> int:
+    return sum(size > 0 for size in world.sizes)

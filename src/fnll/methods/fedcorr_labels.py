@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fnll.noisy import double_softmax_cross_entropy, lid, two_component_gmm
+from fnll.tools import double_softmax_cross_entropy, lid, two_component_gmm
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def candidates(losses: Tensor, noisy: Tensor, ratio: float, rank_pool: str) -> T
     """Positions of the samples with the largest losses that may be relabelled, equation 6; π is the `ratio`.
 
     `noisy_samples`: ⌊π |D^n|⌋ of D^n. `all_samples`, the released code: as many of all samples, where the count is
-    computed in floating point from μ̂ = |D^n| / n and so may come out one lower (T5).
+    computed in floating point from μ̂ = |D^n| / n and so may come out one lower.
     """
     found = int(noisy.sum())
     if rank_pool == "all_samples":
@@ -74,4 +74,4 @@ def relabelled(y: Tensor, logits: Tensor, positions: Tensor, confidence: float, 
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    log.warning("%s (said once)", message)
+    log.warning("%s (logged once)", message)

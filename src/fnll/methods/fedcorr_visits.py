@@ -30,6 +30,12 @@ def visits(
     return tuple(cohorts)
 
 
+def iteration(clients: int, size: int, replacement: bool) -> tuple[int, int]:
+    """Rounds and client updates of one iteration of stage 1 over so many clients, `size` in a round."""
+    size = min(size, max(1, clients))
+    return (clients // size, clients // size * size) if replacement else (-(-clients // size), clients)
+
+
 def say_who_is_left_out(inhabited: set[int], scored: set[int], visited: set[int]) -> None:
     """Log which clients an iteration says nothing about, and what they count as."""
     if inhabited - scored:

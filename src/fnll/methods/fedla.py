@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fnll.local import Classifier, LocalSpec
+from fnll.local import Classifier
 from fnll.methods.fedavg import FedAvg
-from fnll.noisy import logit_adjusted
+from fnll.tools import logit_adjusted
 from fnll.types import Batch, Client
 from fnll.weights import Weights
 
@@ -27,17 +27,11 @@ class FedLA(FedAvg):
     limit_laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {"every class equally often": {}}
 
     def module(self, client: Client, weights: Weights) -> Classifier:
-        return LogitAdjusted(self.net.load(weights), self.local, client.t, counts=client.class_counts())
+        return Classifier(
+            self.net.load(weights), self.local, client.t, adjusted_cross_entropy, counts=client.class_counts()
+        )
 
 
-class LogitAdjusted(Classifier):
-    """Cross-entropy of f + log π; a class without samples has probability 0 and no gradient."""
-
-    per_client = ("counts",)
-
-    def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, counts: Tensor) -> None:
-        super().__init__(net, spec, t)
-        self.counts = counts  # (C,) of the client's labels
-
-    def loss(self, batch: Batch) -> Tensor:
-        return F.cross_entropy(logit_adjusted(self.net(batch.x), self.counts), batch.y)
+def adjusted_cross_entropy(net: nn.Module, batch: Batch, counts: Tensor) -> Tensor:
+    """Cross-entropy of f + log π, π from the `counts` (C,); a class without samples has probability 0, no gradient."""
+    return F.cross_entropy(logit_adjusted(net(batch.x), counts), batch.y)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from fnll.errors import UserError, nearest, require, require_between, require_integer, require_positive
-from fnll.federation import Federation
-from fnll.local import Classifier, LocalSpec
+from fnll.federation import Federation, World
+from fnll.lengths import Length
+from fnll.local import Classifier, Frozen, LocalSpec
 from fnll.methods.fedavg import FedAvg
-from fnll.methods.fedla import LogitAdjusted
-from fnll.methods.fednoro_aggregation import DISTANCES, discounted, distance_aware
+from fnll.methods.fedla import adjusted_cross_entropy
+from fnll.methods.fednoro_aggregation import Distance, discounted, distance_aware
 from fnll.methods.fednoro_detection import INDICATORS, Covariance, indicator_table, noisy_rows
-from fnll.noisy import Variant, class_means, kd_ramp, la_kd, predict, require_variant
+from fnll.tools import Variant, class_means, kd_ramp, la_kd, predict
 from fnll.types import Batch, Client, Each, State, Update
 from fnll.weights import Weights, mean
 
@@ -63,40 +64,31 @@ class FedNoRo(FedAvg):
         },
     }
 
-    warmup: int
+    warmup: Annotated[int, Field(ge=0, description="T_1, the rounds before noisy clients are looked for"), Length()]
     logit_adjustment: bool
-    indicator: str  # loss, confidence or lid: what is averaged over a client's samples
+    indicator: Literal["loss", "confidence", "lid"]  # what is averaged over a client's samples
     per_class: bool  # averages per class, or one over all samples
     normalise: bool  # equation 3: scale each class to [0, 1] over the clients
     component: Variant  # paper: one mixture, the smaller norm is clean; official: nine vote, the smaller sum is clean
     covariance: Covariance
     eval_augment: bool  # measure the indicator on augmented images
-    kd_weight: float
-    temperature: float
+    kd_weight: Annotated[float, Field(ge=0, le=1, description="λ_max weighs distillation; 0 switches it off")]
+    temperature: Annotated[float, Field(gt=0, description="T sharpens (below 1) or softens the teacher")]
     ramp: Variant  # paper: λ starts from 0; official: from λ_max e⁻⁵
-    ramp_begin: int  # the round from which λ grows
-    ramp_rounds: int  # and for how many rounds
+    ramp_begin: Annotated[int, Field(ge=0, description="the round from which distillation's weight λ grows"), Length()]
+    ramp_rounds: Annotated[int, Field(ge=0, description="how many rounds λ grows"), Length()]
     kd_missing: Variant  # classes a client lacks. paper: left out of KL; official: as if predicted with probability 1
-    distance: str  # paper: L2 over weights; official: sum of tensors' norms, BatchNorm's statistics too; none: FedAvg
+    distance: (
+        Distance  # paper: L2 over weights; official: sum of tensors' norms, BatchNorm's statistics too; none: FedAvg
+    )
     drop_noisy: bool  # train on clean clients only
 
-    def __post_init__(self) -> None:
-        require_integer("method.warmup", self.warmup, 0, "T_1, the rounds before noisy clients are looked for")
-        require_integer("method.ramp_begin", self.ramp_begin, 0, "the round from which distillation's weight λ grows")
-        require_integer("method.ramp_rounds", self.ramp_rounds, 0, "how many rounds λ grows")
-        require_between("method.kd_weight", self.kd_weight, 0, 1, "λ_max weighs distillation; 0 switches it off")
-        require_positive("method.temperature", self.temperature, "T sharpens (below 1) or softens the teacher")
-        for name in ("component", "ramp", "kd_missing"):
-            require_variant(getattr(self, name), f"method.{name}")
-        for name in ("logit_adjustment", "per_class", "normalise", "eval_augment", "drop_noisy"):
-            value = getattr(self, name)
-            require(isinstance(value, bool), f"method.{name} must be true or false, got {value!r}")
-        _require_one_of("method.indicator", self.indicator, tuple(INDICATORS))
-        _require_one_of("method.covariance", self.covariance, ("full", "diag"))
-        _require_one_of("method.distance", self.distance, DISTANCES)
+    def needs(self, world: World) -> int:
+        """Stage 1, and a round of stage 2 in which distillation has begun, if there is any."""
+        return (max(self.warmup, self.ramp_begin if self.kd_weight else 0) + 1) * self.cohort_size
 
     def init(self, fed: Federation, weights: Weights | None = None) -> Detected:
-        rounds = fed.budget // self.cohort
+        rounds = fed.budget // self.cohort_size
         if self.warmup >= rounds:
             log.warning("method.warmup=%d leaves none of the %d rounds to FedNoRo's stage 2", self.warmup, rounds)
         return Detected(super().init(fed, weights).weights)
@@ -152,11 +144,11 @@ class FedNoRo(FedAvg):
 
     def select(self, state: Detected, fed: Federation) -> list[int]:
         if not (self.drop_noisy and state.noisy):
-            return fed.sample(self.cohort)
+            return fed.sample(self.cohort_size)
         clean = set(fed.inhabited) - state.noisy
         if not clean:
             _warn_once("FedNoRo would drop every client as noisy, so it drops none")
-        return fed.sample(self.cohort, among=clean or None)
+        return fed.sample(self.cohort_size, among=clean or None)
 
     def distillation(self, t: int) -> float:
         """λ in round t: Laine and Aila's curve, which starts from e⁻⁵ of its top unless it is pulled down to 0."""
@@ -170,50 +162,45 @@ class FedNoRo(FedAvg):
         counts = client.class_counts() if self.logit_adjustment else torch.ones(client.data.num_classes)
         net = self.net.load(weights)
         if kd == 0:
-            return LogitAdjusted(net, self.local, client.t, counts=counts)
-        teacher = self.net.load(weights).to(client.device)  # the weights just received: nothing extra is sent
-        objective = Distillation(teacher, self.temperature, kd, self.kd_missing)
-        return Distilled(net, self.local, client.t, counts=counts, distillation=objective)
+            return Classifier(net, self.local, client.t, adjusted_cross_entropy, counts=counts)
+        teacher = self.net.load(weights)  # the weights just received: nothing extra is sent
+        return Distilled(
+            net,
+            self.local,
+            client.t,
+            teacher=teacher,
+            counts=counts,
+            temperature=self.temperature,
+            weight=kd,
+            missing=self.kd_missing,
+        )
 
 
-@dataclass(frozen=True)
-class Distillation:
-    """What a noisy client learns from besides its labels."""
+class Distilled(Classifier):
+    """Equation 5: the labels, and the answers of a teacher on the same augmented images."""
 
-    teacher: nn.Module
-    temperature: float
-    weight: float  # λ
-    missing: Variant
-
-    def __post_init__(self) -> None:
-        self.teacher.eval().requires_grad_(False)
-
-    @torch.no_grad()
-    def target(self, x: Tensor) -> Tensor:
-        """y_G = σ(f_G(x) / T), equation 4."""
-        return (self.teacher(x) / self.temperature).softmax(dim=1)
-
-
-class Distilled(LogitAdjusted):
-    """Equation 5: the labels, and the answers of a teacher in evaluation mode on the same augmented images."""
-
-    per_client = ("counts",)
-
-    def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, counts: Tensor, distillation: Distillation) -> None:
-        super().__init__(net, spec, t, counts=counts)
-        self.distillation = distillation  # no submodule, so that `train()` leaves the teacher in evaluation mode
+    def __init__(
+        self,
+        net: nn.Module,
+        spec: LocalSpec,
+        t: int,
+        *,
+        teacher: nn.Module,
+        counts: Tensor,
+        temperature: float,
+        weight: float,
+        missing: Variant,
+    ) -> None:
+        super().__init__(net, spec, t)
+        self.teacher = Frozen(teacher)
+        self.counts, self.temperature = counts, temperature
+        self.weight, self.missing = weight, missing  # λ, and what counts for classes that the client lacks
 
     def loss(self, batch: Batch) -> Tensor:
-        objective = self.distillation
-        target = objective.target(batch.x)
-        return la_kd(self.net(batch.x), batch.y, target, self.counts, objective.weight, objective.missing)
-
-
-def _require_one_of(key: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UserError(f"{key} must be one of {', '.join(known)}, got {value!r}; {nearest(value, known)}")
+        target = (self.teacher(batch.x) / self.temperature).softmax(dim=1)  # y_G, equation 4
+        return la_kd(self.net(batch.x), batch.y, target, self.counts, self.weight, self.missing)
 
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    log.warning("%s (said once)", message)
+    log.warning("%s (logged once)", message)

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Literal, get_args
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from fnll.weights import Weights
 log = logging.getLogger(__name__)
 
 STATISTICS = ("running_mean", "running_var")  # BatchNorm's: part of a state, but not of a model's weights
-DISTANCES = ("paper", "official", "none")
+Distance = Literal["paper", "official", "none"]
 
 
 def distance_aware(
@@ -42,8 +43,8 @@ def discounted(
     weights: Sequence[Weights], sizes: Sequence[int], noisy: Sequence[bool] | AbstractSet[int], variant: str
 ) -> list[float]:
     """N_i e^{−D(i)}: exactly the sizes where D is 0, so that aggregation then is FedAvg's bit for bit."""
-    if variant not in DISTANCES:
-        raise UserError(f"there is no distance {variant!r}; {nearest(variant, DISTANCES)}")
+    if variant not in get_args(Distance):
+        raise UserError(f"there is no distance {variant!r}; {nearest(variant, get_args(Distance))}")
     suspects = _flags(noisy, len(weights))
     clean = [state for state, suspect in zip(weights, suspects, strict=True) if not suspect]
     if variant == "none":
@@ -83,4 +84,4 @@ def _flags(noisy: Sequence[bool] | AbstractSet[int], count: int) -> list[bool]:
 
 @functools.cache
 def _say_once(level: int, message: str) -> None:
-    log.log(level, "%s (said once)", message)
+    log.log(level, "%s (logged once)", message)

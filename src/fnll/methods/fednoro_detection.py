@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fnll.noisy import Variant, fill_missing_classes, lid, min_max, two_component_gmm
+from fnll.tools import Variant, fill_missing_classes, lid, min_max, two_component_gmm
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +21,12 @@ VOTES = 9  # mixtures of the released code, with the seeds 0 to 8
 
 
 def loss(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy on plain logits, without adjustment, as in the released code; a number that is none is infinite."""
+    """Cross-entropy on plain logits, without adjustment, as in the released code; NaN counts as infinite."""
     return F.cross_entropy(logits, y, reduction="none").nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def doubt(logits: Tensor, y: Tensor) -> Tensor:
-    """1 − max_c p(c|x): the confidence of FedNoiL turned round, so that here too larger means noisier."""
+    """1 − max_c p(c|x): FedNoiL's confidence, inverted, so that here too larger means noisier."""
     return 1 - logits.softmax(dim=1).amax(dim=1)
 
 

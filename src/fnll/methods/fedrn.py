@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from fnll.errors import UserError, nearest, require, require_at_least, require_between, require_integer
-from fnll.federation import Federation
-from fnll.local import Classifier, LocalSpec, fit
+from fnll.errors import UserError
+from fnll.federation import Federation, World
+from fnll.lengths import Length
+from fnll.local import Classifier, Fit, LocalSpec, Trained, Training
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedrn_reliability import (
     NEUTRAL,
@@ -26,22 +28,14 @@ from fnll.methods.fedrn_reliability import (
     warn_once,
 )
 from fnll.models import Network
-from fnll.noisy import evaluating, min_max, predict, sample_losses, two_component_gmm
 from fnll.seeding import derive, torch_rng
+from fnll.tools import evaluating, min_max, predict, sample_losses, two_component_gmm
 from fnll.types import Batch, Client, Each, State, Update
 from fnll.weights import Weights
 
 log = logging.getLogger(__name__)
 
 RECORD_EVERY = 50  # rounds between two records of everyone's accuracy and similarity (N² numbers)
-
-CHOICES = {
-    "neighbours": ("reliable", "random"),
-    "sim_space": ("softmax", "logits"),
-    "untrained_model": ("global", "random"),
-    "body_mode": ("eval", "train"),
-    "loss_scale": ("raw", "min_max"),
-}
 
 
 @dataclass(frozen=True)
@@ -90,44 +84,43 @@ class FedRN(FedAvg):
     short_run: ClassVar[dict[str, Any]] = {"warmup": 3}
     limit_laws: ClassVar[dict[str, dict[str, Any]]] = {"an endless warm-up is FedAvg": {"warmup": 10**9}}
 
-    warmup: int
-    k: int
-    alpha: float
-    neighbours: str
-    finetune_epochs: int
-    sim_space: str
-    untrained_model: str
+    warmup: Annotated[int, Field(ge=0, description="rounds of plain FedAvg before samples are selected"), Length()]
+    k: Annotated[int, Field(ge=0, description="neighbours that vote; 0 leaves the client's own model alone")]
+    alpha: Annotated[float, Field(ge=0, le=1, description="α weighs expertise against similarity")]
+    neighbours: Literal["reliable", "random"]
+    finetune_epochs: Annotated[int, Field(ge=0, description="epochs for neighbours' heads; 0 is off")]
+    sim_space: Literal["softmax", "logits"]
+    untrained_model: Literal["global", "random"]
     eval_augment: bool
-    eval_batch_size: int
-    body_mode: str
-    loss_scale: str
-    gmm_reg_covar: float
-    gmm_tol: float
+    eval_batch_size: Annotated[int, Field(ge=1, description="samples in one forward pass")]
+    body_mode: Literal["eval", "train"]
+    loss_scale: Literal["raw", "min_max"]
+    gmm_reg_covar: Annotated[float, Field(ge=0, description="added to the mixture's variances")]
+    gmm_tol: Annotated[float, Field(ge=0, description="the gain below which the mixture's EM stops")]
 
     def __post_init__(self) -> None:
-        require_integer("method.warmup", self.warmup, 0, "rounds of plain FedAvg before samples are selected")
-        require_integer("method.k", self.k, 0, "neighbours that vote; 0 leaves the client's own model alone")
-        require_between("method.alpha", self.alpha, 0, 1, "α weighs expertise against similarity")
-        require_integer("method.finetune_epochs", self.finetune_epochs, 0, "epochs for neighbours' heads; 0 is off")
-        require_integer("method.eval_batch_size", self.eval_batch_size, 1, "samples in one forward pass")
-        require_at_least("method.gmm_reg_covar", self.gmm_reg_covar, 0, "added to the mixture's variances")
-        require_at_least("method.gmm_tol", self.gmm_tol, 0, "the gain below which the mixture's EM stops")
-        for name, known in CHOICES.items():
-            value = getattr(self, name)
-            require(value in known, f"method.{name} is {' or '.join(known)}, got {value!r}; {nearest(value, known)}")
+        super().__post_init__()
         if self.finetune_epochs and not self.net.head_names:
             raise UserError(
                 "FedRN fine-tunes the head of its neighbours' networks, and this network has none (an attribute `head` "
                 "on top of `features(x)`); type method.finetune_epochs=0 or choose another model"
             )
 
+    def needs(self, world: World) -> int:
+        """The warm-up, and a round in which samples are selected."""
+        return (self.warmup + 1) * self.cohort_size
+
     # The server
 
     def init(self, fed: Federation, weights: Weights | None = None) -> NeighbourState:
-        rounds = fed.budget // self.cohort
+        rounds = fed.budget // self.cohort_size
         if self.warmup >= rounds:
             log.warning("method.warmup=%d covers all %d rounds: this run is FedAvg", self.warmup, rounds)
         return NeighbourState(super().init(fed, weights).weights, seed=fed.seed("fedrn"))
+
+    def models(self, state: NeighbourState) -> Iterator[tuple[int, nn.Module]]:
+        """Θ_n of every client that has taken part."""
+        return ((n, self.net.load(weights)) for n, weights in sorted(state.locals.items()))
 
     def round(self, state: NeighbourState, fed: Federation) -> NeighbourState:
         cohort = self.select(state, fed)
@@ -142,7 +135,7 @@ class FedRN(FedAvg):
         updates = fed.map(self.train, cohort, weights=state.weights, seed=state.seed, **votes)
         return replace(
             state,
-            weights=self.aggregate(state, updates),
+            weights=self.aggregate(state, updates, fed),
             locals=state.locals | {u.client: u.weights for u in updates if u.weights is not None},
             accuracy=state.accuracy | {u.client: float(u.report["accuracy"]) for u in updates},
             output=state.output | {u.client: torch.as_tensor(u.report["output"]) for u in updates},
@@ -204,41 +197,43 @@ class FedRN(FedAvg):
 
     # The client
 
-    def train(self, client: Client, **message: Any) -> Update:
-        update = super().train(client, **message)
-        assert update.weights is not None
-        return replace(update, memory={**update.memory, "net": update.weights})  # the very object that is uploaded
-
-    def prepare(self, client: Client, **message: Any) -> tuple[Classifier, Client]:
-        keep = self.keep(client, **message)
-        net = self.net.load(message["weights"])
-        return Selective(net, self.local, client.t, whole=client, keep=keep, seed=message["seed"]), client.subset(keep)
-
-    def keep(
+    def train(
         self, client: Client, weights: Weights, seed: int, peers: Sequence[Weights] = (), shares: Sequence[float] = ()
-    ) -> Tensor:
-        """The samples to train on as a mask: all of them in the warm-up, when nobody votes."""
-        if not shares:
-            return torch.ones(len(client), dtype=torch.bool)
-        own = client.memory["net"] if "net" in client.memory else self._untrained(client.id, weights, seed)
-        assert isinstance(own, dict)
-        return self.clean_set(client, own, peers, shares)
+    ) -> Training:
+        """Train on the clean set (on everything in the warm-up, when nobody votes) and report on all samples."""
+        keep = torch.ones(len(client), dtype=torch.bool)
+        if shares:
+            own = client.memory["net"] if "net" in client.memory else self._untrained(client.id, weights, seed)
+            assert isinstance(own, dict)
+            keep = yield from self.clean_set(client, own, peers, shares)
+        module = self.module(client, weights=weights)
+        trained = yield Fit(module, client.subset(keep))
+        return Update(
+            trained.weights,
+            report=self.standing(client, module.net, seed),
+            trace={"clean": keep},
+            memory={**trained.memory, "net": trained.weights},  # the very object that is uploaded
+        )
 
-    def finish(self, module: Classifier, client: Client, weights: Weights) -> Update:
-        assert isinstance(module, Selective)
-        whole, net = module.whole, self.net.load(weights).to(client.device)
-        logits = predict(net, whole.reseeded("expertise"), self.eval_augment, self.eval_batch_size)
-        accuracy = float((logits.argmax(1) == whole.data.y).double().mean())
-        shape = whole.data.transform.shape(whole.data.images.shape)
-        report: dict[str, Tensor | float] = {"accuracy": accuracy, "output": self.answer(net, module.seed, shape)}
-        return Update(weights, report=report, trace={"clean": module.keep}, size=len(whole))
+    def standing(self, client: Client, net: nn.Module, seed: int) -> dict[str, Tensor | float]:
+        """What the server asks of a trained network: Acc(n) on the client's own labels, and p(x̃; Θ)."""
+        logits = predict(net, client.reseeded("expertise"), self.eval_augment, self.eval_batch_size)
+        accuracy = float((logits.argmax(1) == client.data.y).double().mean())
+        shape = client.data.transform.shape(client.data.images.shape)
+        return {"accuracy": accuracy, "output": self.answer(net, seed, shape)}
 
-    def clean_set(self, client: Client, own: Weights, peers: Sequence[Weights], shares: Sequence[float]) -> Tensor:
+    def clean_set(
+        self, client: Client, own: Weights, peers: Sequence[Weights], shares: Sequence[float]
+    ) -> Generator[Fit, Trained, Tensor]:
         """S_c (equation 8) as a mask; the auxiliary set that tunes the neighbours' heads is equation 9."""
         posteriors = [self.posterior(self.net.load(own), client.reseeded("own"))]
         auxiliary = client.subset(_or_all(posteriors[0] > 0.5))
         for i, peer in enumerate(peers):
-            net = self.tuned(peer, auxiliary)
+            net = self.net.load(peer)
+            if self.finetune_epochs:
+                spec = replace(self.local, epochs=self.finetune_epochs, keep_optimizer=False)
+                tuning = HeadTuning(net, spec, client.t, body_mode=self.body_mode)
+                yield Fit(tuning, auxiliary, ("head",))  # all neighbours see the same batches
             posteriors.append(self.posterior(net, client.reseeded("peer", i)))
         return _or_all(ensemble(torch.stack(posteriors), shares) > 0.5)
 
@@ -253,28 +248,12 @@ class FedRN(FedAvg):
         seed = derive(client.seed, "mixture")
         return two_component_gmm(losses, seed=seed, reg_covar=self.gmm_reg_covar, tol=self.gmm_tol).posterior
 
-    def tuned(self, peer: Weights, auxiliary: Client) -> nn.Module:
-        """A neighbour's network with its head trained on the auxiliary set; all neighbours see the same batches."""
-        net = self.net.load(peer)
-        if self.finetune_epochs:
-            spec = replace(self.local, epochs=self.finetune_epochs, keep_optimizer=False)
-            fit(HeadTuning(net, spec, auxiliary.t, body_mode=self.body_mode), auxiliary, "head")
-        return net
-
     def answer(self, net: nn.Module, seed: int, shape: tuple[int, int, int]) -> Tensor:
         """p(x̃; Θ), (C,): a network's output for the one Gaussian noise image that all clients make from `seed`."""
         noise = torch.randn(1, *shape, generator=torch_rng(seed, "noise image"))
         with evaluating(net), torch.no_grad():
             logits = net(noise.to(next(net.parameters()).device))[0].cpu()
         return logits.softmax(0) if self.sim_space == "softmax" else logits
-
-
-class Selective(Classifier):
-    """Plain cross-entropy on the samples to `keep`; carries what the end of the job needs."""
-
-    def __init__(self, net: nn.Module, spec: LocalSpec, t: int, *, whole: Client, keep: Tensor, seed: int) -> None:
-        super().__init__(net, spec, t)
-        self.whole, self.keep, self.seed = whole, keep, seed
 
 
 class HeadTuning(Classifier):
@@ -290,10 +269,12 @@ class HeadTuning(Classifier):
         super().__init__(net, spec, t)
         self.body_mode = body_mode
 
-    def on_train_epoch_start(self) -> None:
+    def train(self, mode: bool = True) -> HeadTuning:
+        super().train(mode)
         if self.body_mode == "eval":
             self.net.eval()
-            self.net.head.train()
+            self.net.head.train(mode)
+        return self
 
     def loss(self, batch: Batch) -> Tensor:
         with torch.no_grad():
@@ -301,7 +282,7 @@ class HeadTuning(Classifier):
         return F.cross_entropy(self.net.head(features), batch.y)
 
     def configure_optimizers(self) -> Any:
-        return self.spec.optimizer(self.net.head.parameters(), lr=self.spec.lr * self.spec.lr_decay**self.t)
+        return self.spec.optimizer_for(self.net.head.parameters(), self.t)
 
 
 def _or_all(keep: Tensor) -> Tensor:

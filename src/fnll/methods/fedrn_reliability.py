@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fnll.noisy import min_max
+from fnll.tools import min_max
 
 log = logging.getLogger(__name__)
 
@@ -71,4 +71,4 @@ def _scaled(values: Tensor, what: str) -> Tensor:
 @functools.cache
 def warn_once(message: str) -> None:
     """Log a fallback the first time it is taken."""
-    log.warning("%s (said once)", message)
+    log.warning("%s (logged once)", message)

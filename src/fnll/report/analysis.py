@@ -8,14 +8,14 @@ from functools import cached_property
 import pandas as pd
 
 from fnll.errors import UserError, nearest
+from fnll.plotting.palette import Look, looks
 from fnll.report import blocks, stats
 from fnll.report.blocks import Ranking
-from fnll.report.palette import Look, looks
 from fnll.report.select import Rule, Scores, scores
 from fnll.report.store import Store
 
 REFERENCE = "fedavg"
-ORACLE = "oracle"
+ORACLES = ("oracle", "oracle_true_labels", "oracle_drop_noisy")  # the first that was run is what a gap is measured to
 
 
 @dataclass(frozen=True)
@@ -78,5 +78,5 @@ def analyse(
     if reference is not None and reference not in store.methods:
         raise UserError(f"--reference {reference}: no such row in {store.root}; {nearest(reference, store.methods)}")
     chosen = reference or (REFERENCE if REFERENCE in store.methods else None)
-    oracle = ORACLE if ORACLE in store.methods else None
+    oracle = next((name for name in ORACLES if name in store.methods), None)
     return Analysis(store, scores(store, metric, rule), chosen, oracle)

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from fnll.errors import UserError
+from fnll.harness.status import Status
 from fnll.report.analysis import analyse
 from fnll.report.document import TARGETS, write
-from fnll.report.folders import FINISHED
 from fnll.report.render import to_rich
 from fnll.report.select import RULES
 from fnll.report.store import Store, load
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", help="row that differences are taken to (default: fedavg)")
     parser.add_argument("--metric", default="test/accuracy", help="what the headline compares (default: %(default)s)")
     parser.add_argument(
-        "--select", default="last10", choices=list(RULES), help="which number of a run (default: last10)"
+        "--select", default="last10", choices=list(RULES), help="which score of a run to compare (default: last10)"
     )
     default = ",".join(map(str, TARGETS))
     parser.add_argument("--targets", default=default, help="accuracies for the cost tables (default: %(default)s)")
@@ -67,5 +67,6 @@ def parse_targets(text: str) -> tuple[float, ...]:
 
 def _counted(store: Store) -> str:
     counts = store.runs["status"].value_counts()
-    others = ", ".join(f"{number} {status}" for status, number in counts.items() if number and status != FINISHED)
-    return f"{counts.get(FINISHED, 0)} runs finished" + (f", {others}" if others else "")
+    finished = counts.pop(Status.FINISHED)
+    others = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+    return f"{finished} runs finished" + (f", {others}" if others else "")

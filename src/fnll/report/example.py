@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fnll.harness.folder import FORMAT
 from fnll.seeding import numpy_rng
 
 Facts = Sequence[Mapping[str, Any]]
@@ -63,8 +64,8 @@ def write_run(
 ) -> str:
     """One run folder whose test accuracy takes the given values; returns its run id.
 
-    `config` overrides dotted keys. `ending` is finished, diverged, failed, skipped or unfinished; `note` is the error
-    of a failed run and the reason of a skipped one.
+    `config` overrides dotted keys. `ending` is finished, diverged, failed, declined or unfinished; `note` is the error
+    of a failed run and the reason of a declined one.
     """
     settings = _config(method, seed, len(accuracy), config or {}, choices or {})
     run_id = f"{method}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]}"
@@ -89,8 +90,8 @@ def _config(
 ) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "dataset": {"_target_": "fnll.scenario.datasets.digits", "subset": None},
-        "partition": {"_target_": "fnll.scenario.partition.Iid", "min_size": 1},
-        "noise": {"_target_": "fnll.scenario.noise.RhoTau", "rho": 0.6, "tau": 0.5},
+        "partition": {"_target_": "fnll.scenario.partition.partitions.Iid", "min_size": 1},
+        "noise": {"_target_": "fnll.scenario.noise.models.RhoTau", "rho": 0.6, "tau": 0.5},
         "model": {"_target_": "fnll.models.small.small_cnn"},
         "local": {"_target_": "fnll.local.Sgd", "epochs": 5, "batch_size": 10, "lr": 0.05, "momentum": 0.5},
         "method": {"_target_": f"fnll.methods.{method}", "_partial_": True},
@@ -122,6 +123,7 @@ def _manifest(method: str, origin: str, settings: Mapping[str, Any]) -> dict[str
     tau = float(settings["noise"].get("tau") or 0)
     nominal = [round(tau + (1 - tau) * (k + 0.5) / noisy, 4) if k < noisy else 0.0 for k in range(clients)]
     return {
+        "format": FORMAT,
         "versions": {"fnll": "0.1.0", "python": "3.11", "torch": "2.9.1"},
         "commit": "0123456789abcdef0123456789abcdef01234567",
         "host": {"cpus": 2, "system": "Linux"},
@@ -189,8 +191,8 @@ def _end(folder: Path, ending: str, note: str, summary: dict[str, Any]) -> None:
         (folder / "summary.json").write_text(json.dumps(summary | {"diverged": ending == "diverged"}, indent=2))
     elif ending == "failed":
         (folder / "failed.json").write_text(json.dumps({"error": note, "command": "fnll run"}))
-    elif ending == "skipped":
-        (folder / "skipped.json").write_text(json.dumps({"reason": note}))
+    elif ending == "declined":
+        (folder / "declined.json").write_text(json.dumps({"reason": note}))
 
 
 def _write_example(

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fnll.diagnostics import detection
 from fnll.errors import UserError
-from fnll.files import read_json
+from fnll.harness.diagnostics import detection
+from fnll.harness.folder import DIAGNOSTICS
 from fnll.methods.fednoro_detection import Covariance, noisy_rows
-from fnll.records import DIAGNOSTICS
 from fnll.report.folders import read_lines, read_run
+from fnll.system.files import read_json
 
 SEEDS = range(10_000)  # as many as in the paper: about a minute of one core
 
@@ -30,7 +30,7 @@ class Rates(NamedTuple):
 
 
 def rates(truth: AbstractSet[int], found: Iterable[AbstractSet[int]]) -> Rates:
-    """Re, Pr and MR of several answers to the same question (T16)."""
+    """Re, Pr and MR of several answers to the same question."""
     scores = [detection(set(truth), set(answer)) for answer in found]
     names = ("detect/recall", "detect/precision", "detect/exact")
     return Rates(*(float(np.mean([score[name] for score in scores])) for name in names))

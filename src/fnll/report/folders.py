@@ -10,18 +10,12 @@ from typing import Any
 
 import yaml
 
-from fnll.records import METRICS
+from fnll.harness.folder import FORMAT, METRICS, format_of
+from fnll.harness.status import MARKS, SUMMARY, Status, mark_in, status_in
 
 Config = Mapping[str, Any]
 
-FINISHED = "finished"
-DIVERGED = "diverged"
-FAILED = "failed"
-SKIPPED = "skipped"
-UNFINISHED = "unfinished"
-UNREADABLE = "unreadable"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same in C: ten times faster on a thousand configs
-STATUSES = (FINISHED, DIVERGED, FAILED, SKIPPED, UNFINISHED, UNREADABLE)
 
 
 @dataclass(frozen=True)
@@ -29,7 +23,7 @@ class Run:
     """The files of one run folder; what is missing is empty."""
 
     path: Path
-    status: str
+    status: Status
     reason: str = ""  # why there is no number, for every status but `finished`
     command: str = ""  # how to repeat it
     config: Config = field(default_factory=dict)  # dotted key → scalar, see `flatten`
@@ -48,12 +42,15 @@ def read_run(path: Path) -> Run:
     try:
         config = dict(yaml.load((path / "config.yaml").read_text(), Loader=LOADER))
         choices = {str(k): str(v) for k, v in (config.pop("choices", None) or {}).items()}
-        manifest, summary, steps = _json(path / "manifest.json"), _json(path / "summary.json"), read_lines(path)
+        manifest, summary, steps = _json(path / "manifest.json"), _json(path / SUMMARY), read_lines(path)
         status, reason = _status(path, summary, len(steps), config)
-        command = str(manifest.get("command") or _json(path / "failed.json").get("command") or "")
-        return Run(path, status, reason, command, flatten(config), choices, manifest, summary, steps)
+        if status is Status.UNFINISHED and manifest and (found := format_of(manifest)) != FORMAT:
+            reason += f"; it cannot be resumed here (its folder has format {found}, not {FORMAT})"
+        command = str(manifest.get("command") or _json(path / MARKS[Status.FAILED]).get("command") or "")
+        return Run(path, status, reason, command, flatten(_by_name(config)), choices, manifest, summary, steps)
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
-        return Run(path, UNREADABLE, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        first_line = str(error).splitlines()[0] if str(error) else ""
+        return Run(path, Status.UNREADABLE, f"{type(error).__name__}: {first_line}")
 
 
 def read_lines(path: Path, name: str = METRICS) -> tuple[dict[str, Any], ...]:
@@ -81,6 +78,19 @@ def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _by_name(node: Any) -> Any:
+    """`node` with classes of ours under their names alone: they move between versions, and the runs are the same."""
+    if isinstance(node, list):
+        return [_by_name(value) for value in node]
+    if not isinstance(node, dict):
+        return node
+    named = {key: _by_name(value) for key, value in node.items()}
+    target = named.get("_target_")
+    if isinstance(target, str) and target.startswith("fnll."):
+        named["_target_"] = f"fnll.{target.rpartition('.')[2]}"
+    return named
+
+
 def _hashable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_hashable(v) for v in value)
@@ -91,13 +101,13 @@ def _json(file: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
-def _status(path: Path, summary: Mapping[str, Any], steps: int, config: Config) -> tuple[str, str]:
-    """Status and reason; a summary is written last, so it outweighs the marks of earlier attempts."""
-    if summary.get("finished"):
+def _status(path: Path, summary: Mapping[str, Any], steps: int, config: Config) -> tuple[Status, str]:
+    """Status, and the reason why there is no number."""
+    status = status_in(path)
+    if status is Status.FINISHED:
         diverged = bool(summary.get("diverged"))
-        return (DIVERGED, f"diverged after {steps} evaluations") if diverged else (FINISHED, "")
-    if skipped := _json(path / "skipped.json"):
-        return SKIPPED, str(skipped.get("reason", "no reason given"))
-    if failed := _json(path / "failed.json"):
-        return FAILED, str(failed.get("error", "no error recorded"))
-    return UNFINISHED, f"at evaluation {steps} of {config.get('rounds', '?')} rounds"
+        return (Status.DIVERGED, f"diverged after {steps} evaluations") if diverged else (status, "")
+    if mark := mark_in(path):
+        told = _json(mark[1])
+        return status, str(told.get("reason") or told.get("error") or "no reason given")
+    return status, f"at evaluation {steps} of {config.get('rounds', '?')} rounds"

@@ -6,50 +6,28 @@ from collections import defaultdict
 
 import numpy as np
 
+from fnll.harness.metrics import metric_of
 from fnll.report.analysis import Analysis
 from fnll.report.grid import show
-from fnll.report.select import higher_is_better, is_fraction
 from fnll.report.store import Store
 
-NOISE = "Label noise: mean over clients and seeds of the level asked for, and in brackets of the share of wrong labels."
-METRICS = {
-    "test/accuracy": "test accuracy",
-    "test/balanced_accuracy": "balanced test accuracy",
-    "test/loss": "test loss",
-    "val/accuracy": "accuracy on held-out noisy labels",
-    "select/precision": "label precision of the samples trained on",
-    "select/recall": "label recall of the samples trained on",
-    "labels/noise": "share of wrong labels",
-    "labels/fixed": "labels fixed",
-    "labels/broken": "labels broken",
-    "labels/left": "wrong labels left",
-    "detect/recall": "recall of noisy clients",
-    "detect/precision": "precision of noisy clients",
-    "detect/f1": "F1 of noisy clients",
-    "detect/exact": "noisy clients exactly right",
-    "levels/error": "error of estimated noise levels",
-    "levels/error_after": "error of noise levels after correction",
-    "memory/wrong": "wrong labels memorised",
-    "memory/true": "mislabelled but predicted right",
-}
+NOISE = (
+    "Label noise: mean over clients and seeds of the nominal level, and in brackets of the realised one, the share of "
+    "wrong labels."
+)
 
 
-def metric_name(metric: str) -> str:
-    """A metric in words."""
-    return METRICS.get(metric, metric)
-
-
-def metric_label(metric: str) -> str:
+def metric_label(key: str) -> str:
     """A metric in words, with its unit and direction where they are not obvious."""
-    name = metric_name(metric)
-    unit = " (%)" if is_fraction(metric) else ""
-    return f"{name[0].upper()}{name[1:]}{unit}{'' if higher_is_better(metric) else ', lower is better'}"
+    metric = metric_of(key)
+    return f"{metric.title}{' (%)' if metric.is_fraction else ''}{'' if metric.higher else ', lower is better'}"
 
 
 def footnotes(analysis: Analysis) -> tuple[str, ...]:
     """The notes below a main table, only those that apply."""
+    words = metric_of(analysis.metric).words
     notes = [
-        f"Mean ± standard deviation over seeds of each run's {metric_name(analysis.metric)}: {analysis.rule.label}.",
+        f"Mean ± standard deviation over seeds of each run's {words}: {analysis.rule.label}.",
         "Bold: best mean of the column. ≈: tied with it, the 95 % t interval of the paired difference contains 0 "
         "(needs 3 pairs of the same scenario and seed).",
     ]
@@ -103,7 +81,7 @@ def protocol_notes(store: Store) -> list[str]:
 
 
 def privileges(store: Store) -> list[str]:
-    """What each row is given beyond FedAvg."""
+    """What each row uses that FedAvg does not."""
     given: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for method, things in store.runs[["method", "privileges"]].itertuples(index=False):
         given[method] |= dict.fromkeys(things)

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fnll.harness.metrics import metric_of
+from fnll.harness.status import Status
 from fnll.report import figures
 from fnll.report.analysis import Analysis
-from fnll.report.figures.lines import AXES, DIAGNOSTICS
-from fnll.report.folders import DIVERGED, FINISHED
-from fnll.report.footnotes import metric_name
+from fnll.report.figures.lines import AXES, recorded_diagnostics
 from fnll.report.store import Store
 
 MOST_PANELS = 12  # the page draws every cell on demand; a printed figure of fifty panels helps nobody
@@ -48,7 +48,7 @@ def gallery(analysis: Analysis) -> Iterator[Plate]:
 
 def telling_cell(store: Store) -> str:
     """The cell whose clients differ most in label noise, so that diagnostics have something to show."""
-    runs = store.runs[(store.runs["kind"] == "method") & (store.runs["status"] == FINISHED)]
+    runs = store.runs[(store.runs["kind"] == "method") & (store.runs["status"] == Status.FINISHED)]
     worth = {
         cell: (round(float(np.mean([_spread(levels) for levels in group["realised"]])), 2), len(group))
         for cell, group in runs.groupby("cell", sort=False)
@@ -57,14 +57,14 @@ def telling_cell(store: Store) -> str:
 
 
 def _curves(analysis: Analysis) -> Iterator[Plate]:
-    drawn = analysis.store.metrics[analysis.store.metrics["status"].isin([FINISHED, DIVERGED])]
+    drawn = analysis.store.metrics[analysis.store.metrics["status"].isin([Status.FINISHED, Status.DIVERGED])]
     cells = [cell for cell in analysis.store.cell_labels if (drawn["cell"] == cell).any()]
     left_out = f" (the first {MOST_PANELS} of {len(cells)} scenarios)" if len(cells) > MOST_PANELS else ""
     cells = cells[:MOST_PANELS]
     for x, words in AXES.items():
         if cells and x in drawn and drawn[x].notna().any():
             caption = (
-                f"{metric_name(analysis.metric)} against {words}: mean and standard deviation over seeds{left_out}"
+                f"{metric_of(analysis.metric).words} against {words}: mean and standard deviation over seeds{left_out}"
             )
             yield Plate(
                 f"curves_{x.split('/')[-1]}", _sentence(caption), figures.curves(drawn, x, analysis.metric, cells)
@@ -74,7 +74,7 @@ def _curves(analysis: Analysis) -> Iterator[Plate]:
 def _diagnostics(analysis: Analysis) -> Iterator[Plate]:
     cell = telling_cell(analysis.store)
     here = analysis.store.metrics[(analysis.store.metrics["cell"] == cell)]
-    known = [key for key in map(str, here) if key.startswith(DIAGNOSTICS) and here[key].notna().any()]
+    known = recorded_diagnostics(here)
     if known:
         yield Plate("diagnostics", f"Diagnostics over rounds, {cell}", figures.diagnostics(here))
     if {"select/precision", "select/recall"} <= set(known):
@@ -97,7 +97,7 @@ def _comparisons(analysis: Analysis) -> Iterator[Plate]:
 
 def _clients(analysis: Analysis) -> Iterator[Plate]:
     store, cell = analysis.store, telling_cell(analysis.store)
-    runs = store.runs[(store.runs["cell"] == cell) & (store.runs["status"] == FINISHED)].sort_values("seed")
+    runs = store.runs[(store.runs["cell"] == cell) & (store.runs["status"] == Status.FINISHED)].sort_values("seed")
     first = runs.drop_duplicates("method")
     for run in first[first["realised"].map(len) > 0].head(1).itertuples():
         yield Plate(

@@ -86,7 +86,9 @@ def show(value: Hashable) -> str:
 
 def method_name(run: Run) -> str:
     """The method as it was asked for on the command line."""
-    return str(run.summary.get("method") or run.choices.get("method") or run.run_id.rsplit("-", 1)[0])
+    name = str(run.summary.get("method") or run.choices.get("method") or run.run_id.rsplit("-", 1)[0])
+    inside = [chosen for slot, chosen in sorted(run.choices.items()) if slot.startswith("method@")]
+    return " + ".join([name, *inside])
 
 
 def _settings(run: Run) -> dict[str, Any]:

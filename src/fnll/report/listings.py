@@ -6,20 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fnll.harness.metrics import Unit, metric_of, recorded
+from fnll.harness.status import Status
 from fnll.report.analysis import Analysis
 from fnll.report.blocks import smallest_p
-from fnll.report.folders import FINISHED
 from fnll.report.footnotes import NOISE, metric_label, noise_levels
 from fnll.report.store import Store
 from fnll.report.table import Entry, Row, Table, listing, number, texts
-
-DETECTION = {"detect/recall": "Re (%)", "detect/precision": "Pr (%)", "detect/f1": "F1 (%)", "detect/exact": "MR (%)"}
-SPENT = {
-    "comm/client_updates": "client updates",
-    "comm/contacts": "contacts",
-    "comm/up_bytes": "MB up",
-    "comm/down_bytes": "MB down",
-}
 
 
 def scenario_table(store: Store) -> Table:
@@ -48,7 +41,7 @@ def missing_table(store: Store) -> Table:
                 texts(
                     method, cell, str(run.seed), str(run.status), str(run.reason), str(run.command) or str(run.run_id)
                 )
-                for run in runs[runs["status"] != FINISHED].itertuples()
+                for run in runs[runs["status"] != Status.FINISHED].itertuples()
             ]
     columns = ("method", "scenario", "seeds", "status", "reason", "run, or command to repeat it")
     return listing("missing", "Runs without a number", columns, rows)
@@ -57,25 +50,25 @@ def missing_table(store: Store) -> Table:
 def resource_table(analysis: Analysis) -> Table:
     """What the methods spent, over all their finished runs."""
     store = analysis.store
-    finished = store.metrics[store.metrics["status"] == FINISHED]
-    keys = [key for key in SPENT if key in finished]
+    finished = store.metrics[store.metrics["status"] == Status.FINISHED]
+    keys = [key for key in recorded("comm") if key in finished]
     totals = finished.groupby(["method", "run_id"], observed=True)[keys].max().groupby("method", observed=True).mean()
-    totals["seconds"] = store.runs[store.runs["status"] == FINISHED].groupby("method")["seconds"].mean()
+    totals["seconds"] = store.runs[store.runs["status"] == Status.FINISHED].groupby("method")["seconds"].mean()
     spent = totals.to_dict("index")
     rows = [
-        texts(method, *(_amount(k, v) for k, v in spent[method].items()), apart=store.kind(method) != "method")
+        texts(method, *(_amount(str(k), v) for k, v in spent[method].items()), apart=store.kind(method) != "method")
         for method in analysis.rows
         if method in spent
     ]
-    columns = ("method", *(SPENT[key] for key in keys), "seconds")
+    columns = ("method", *(metric_of(key).heading for key in keys), "seconds")
     note = "Means over the finished runs of all scenarios. Seconds depend on the machine and on what else it was doing."
     return Table("resources", "What the methods spent", columns, tuple(rows), (note,), totals.reset_index())
 
 
 def detection_table(store: Store) -> Table:
     """Recall, precision and exact matches of noisy-client detection, as in FedNoRo's table 3."""
-    keys = [key for key in DETECTION if key in store.metrics]
-    steps = store.metrics[(store.metrics["status"] == FINISHED) & store.metrics[keys].notna().any(axis=1)]
+    keys = [key for key in recorded("detect") if key in store.metrics]
+    steps = store.metrics[(store.metrics["status"] == Status.FINISHED) & store.metrics[keys].notna().any(axis=1)]
     last = steps.groupby(["method", "cell", "run_id"], observed=True)[keys].last()
     by_cell = last.groupby(["method", "cell"], observed=True)
     means, counts = by_cell.mean().to_dict("index"), by_cell.size().to_dict()
@@ -89,7 +82,7 @@ def detection_table(store: Store) -> Table:
         "Last detection of each run against the clients that hold a wrong label, mean over runs. MR, the matching "
         "ratio: share of runs whose set of noisy clients is exactly right."
     )
-    columns = ("method", "scenario", *(DETECTION[key] for key in keys), "runs")
+    columns = ("method", "scenario", *(metric_of(key).heading for key in keys), "runs")
     return listing("detection", "Detection of noisy clients", columns, rows, note)
 
 
@@ -132,7 +125,7 @@ def method_table(analysis: Analysis) -> Table:
         papers = sorted(set(runs["paper"]) - {""})
         words = ("; ".join(papers) or "–", "; ".join(given) or "–", ", ".join(sorted(set(runs["protocol"]))))
         rows.append(texts(method, *words, str(len(runs)), apart=analysis.store.kind(method) != "method"))
-    return listing("methods", "Methods", ("method", "paper", "given beyond FedAvg", "protocol", "runs"), rows)
+    return listing("methods", "Methods", ("method", "paper", "extra information used", "protocol", "runs"), rows)
 
 
 def _gain(median: float, analysis: Analysis) -> str:
@@ -156,10 +149,10 @@ def _percent(value: float) -> str:
     return "–" if np.isnan(value) else f"{100 * value:.2f}"
 
 
-def _amount(key: object, value: float) -> str:
+def _amount(key: str, value: float) -> str:
     if np.isnan(value):
         return "–"
-    return f"{value / 1e6:,.1f}" if str(key).endswith("_bytes") else f"{value:,.0f}"
+    return f"{value / 1e6:,.1f}" if metric_of(key).unit is Unit.BYTES else f"{value:,.0f}"
 
 
 def _several(names: Sequence[str]) -> str:

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fnll.harness.metrics import SCORES, group_of, metric_of
+from fnll.harness.status import Status
 from fnll.report.analysis import Analysis, analyse
-from fnll.report.figures.lines import AXES, DIAGNOSTICS
-from fnll.report.folders import FINISHED
-from fnll.report.footnotes import metric_name, noise_levels
-from fnll.report.select import RULES, available_rules, higher_is_better, is_fraction
+from fnll.report.figures.lines import AXES
+from fnll.report.footnotes import noise_levels
+from fnll.report.select import RULES, available_rules
 from fnll.report.store import Store
 
 DIGITS = 5
 POINTS = 100  # per curve
 ALL_POINTS = 40_000  # points of one quantity over all curves, which bounds the page
-TESTED = ("test/accuracy", "test/balanced_accuracy", "test/loss")
 
 
 class Shared:
@@ -58,7 +58,7 @@ def finite(value: float) -> float | None:
 def payload(analysis: Analysis, first: str) -> dict[str, Any]:
     """Everything the page needs, as plain JSON values; its curves start at the cell `first`."""
     store = analysis.store
-    metrics = [m for m in dict.fromkeys([analysis.metric, *TESTED]) if m in store.metrics]
+    metrics = [m for m in dict.fromkeys([analysis.metric, *SCORES]) if m in store.metrics]
     rules = available_rules(store)
     analyses = {f"{m}|{r}": analyse(store, m, r, analysis.reference) for m in metrics for r in rules}
     return {
@@ -79,9 +79,9 @@ def payload(analysis: Analysis, first: str) -> dict[str, Any]:
     }
 
 
-def _metric(metric: str) -> dict[str, Any]:
-    name = metric_name(metric)
-    return {"key": metric, "label": name, "percent": is_fraction(metric), "higher": higher_is_better(metric)}
+def _metric(key: str) -> dict[str, Any]:
+    metric = metric_of(key)
+    return {"key": key, "label": metric.words, "percent": metric.is_fraction, "higher": metric.higher}
 
 
 def _method(analysis: Analysis, method: str) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _runs(analysis: Analysis, analyses: Mapping[str, Analysis]) -> dict[str, Any
 
 def _curves(store: Store, metrics: Sequence[str]) -> dict[str, Any]:
     """For each run the number of its array for each quantity; unfinished runs have none."""
-    known = [key for key in map(str, store.metrics) if key.startswith(DIAGNOSTICS)]
+    known = [key for key in map(str, store.metrics) if group_of(key).diagnostic]
     keys = [*(key for key in AXES if key in store.metrics), *metrics, *(key for key in known if key not in metrics)]
     shared = Shared()
     thin = _thinner(len(store.runs))
@@ -169,7 +169,7 @@ def _curves(store: Store, metrics: Sequence[str]) -> dict[str, Any]:
         by_run[run_id] = {
             key: shared.add(values) for key, values in zip(keys, columns, strict=True) if np.isfinite(values).any()
         }
-    done = dict(zip(store.runs["run_id"], store.runs["status"].isin([FINISHED, "diverged"]), strict=True))
+    done = dict(zip(store.runs["run_id"], store.runs["status"].isin([Status.FINISHED, Status.DIVERGED]), strict=True))
     curves = [by_run.get(run_id, {}) if done[run_id] else {} for run_id in store.runs["run_id"]]
     labels = {key: _metric(key) for key in keys if key not in AXES}
     return {"arrays": shared.arrays, "curves": curves, "labels": labels}

@@ -14,21 +14,10 @@ import numpy as np
 import pandas as pd
 
 from fnll.errors import UserError, nearest
-from fnll.records import LAST
-from fnll.report.folders import DIVERGED, FINISHED
+from fnll.harness.metrics import LAST, SCORES, best, group_of, last, last10, metric_of
+from fnll.harness.status import Status
 from fnll.report.store import Store
 
-LOWER_IS_BETTER = (
-    "test/loss",
-    "levels/",
-    "labels/noise",
-    "labels/broken",
-    "labels/left",
-    "memory/wrong",
-    "comm/",
-    "time/",
-)
-FRACTIONS = ("accuracy", "select/", "detect/", "labels/", "memory/")
 VALIDATION = "val/accuracy"
 
 Pick = Callable[[pd.DataFrame, str, int], float]  # the steps of one run in order, the metric, its rounds → its number
@@ -43,27 +32,20 @@ class Rule:
     pick: Pick
 
 
-def higher_is_better(metric: str) -> bool:
-    """Whether more of `metric` is better; costs, times, losses and errors are not."""
-    return not metric.startswith(LOWER_IS_BETTER)
-
-
-def is_fraction(metric: str) -> bool:
-    """Whether `metric` lies in [0, 1] and reads best in per cent."""
-    return any(part in metric for part in FRACTIONS)
-
-
 def _best(steps: pd.DataFrame, metric: str, rounds: int) -> float:
-    return float(steps[metric].max() if higher_is_better(metric) else steps[metric].min())
+    return _number(best(metric, steps[metric]))
 
 
 def _last(steps: pd.DataFrame, metric: str, rounds: int) -> float:
-    return float(steps[metric].iloc[-1])
+    return _number(last(list(steps[metric])))
 
 
 def _last10(steps: pd.DataFrame, metric: str, rounds: int) -> float:
-    """By place on the common grid, not by count: a method with longer rounds is evaluated less than ten times there."""
-    return float(steps.loc[steps["round"] > rounds - LAST, metric].mean())
+    return _number(last10(zip(steps["round"], steps[metric], strict=True), rounds))
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else float(value)
 
 
 def _best_val(steps: pd.DataFrame, metric: str, rounds: int) -> float:
@@ -99,7 +81,7 @@ class Scores:
 
     @property
     def higher(self) -> bool:
-        return higher_is_better(self.metric)
+        return metric_of(self.metric).higher
 
     @cached_property
     def cells(self) -> dict[str, Pairs]:
@@ -113,7 +95,7 @@ class Scores:
 
 def _side_by_side(group: pd.DataFrame) -> Pairs:
     values = group.pivot(index=["origin", "seed"], columns="method", values="value")  # noqa: PD010 (none twice)
-    return Pairs(values, frozenset(group.loc[group["status"] == DIVERGED, "method"]))
+    return Pairs(values, frozenset(group.loc[group["status"] == Status.DIVERGED, "method"]))
 
 
 def available_rules(store: Store) -> list[str]:
@@ -125,7 +107,7 @@ def available_rules(store: Store) -> list[str]:
 def available_metrics(store: Store) -> list[str]:
     """The metrics that runs can be compared by."""
     numeric = store.metrics.select_dtypes("number").columns
-    return [m for m in numeric if "/" in m and not m.startswith(("comm/", "time/", "sys/"))]
+    return [m for m in numeric if "/" in m and group_of(m).compared]
 
 
 def scores(store: Store, metric: str = "test/accuracy", rule: str = "last10") -> Scores:
@@ -135,7 +117,10 @@ def scores(store: Store, metric: str = "test/accuracy", rule: str = "last10") ->
     if rule not in available_rules(store):
         raise UserError(f"--select {rule} is not possible here; {nearest(rule, available_rules(store))}")
     needed = [metric, VALIDATION] if rule == "best_val" else [metric]
-    steps = store.metrics.loc[store.metrics["status"] == FINISHED, ["run_id", "round", *dict.fromkeys(needed)]].dropna()
+    finished = store.metrics["status"] == Status.FINISHED
+    steps = store.metrics.loc[finished, ["run_id", "round", *dict.fromkeys(needed)]]
+    # Every evaluation has the scores, so one that is missing was not finite and counts; diagnostics come now and then.
+    steps = steps.dropna(subset=[key for key in needed if key not in SCORES])
     rounds = dict(zip(store.runs["run_id"], store.runs["rounds"], strict=True))
     picked = {
         run_id: RULES[rule].pick(group, metric, rounds[run_id]) for run_id, group in steps.groupby("run_id", sort=False)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from statsmodels.stats.weightstats import DescrStatsW
 
-from fnll.report.folders import DIVERGED, FINISHED
+from fnll.harness.status import Status
 from fnll.report.select import Pairs, Scores
 from fnll.report.store import Store
 
@@ -54,7 +54,7 @@ def cells(scores: Scores) -> pd.DataFrame:
     rows = []
     for (method, cell), group in scores.frame.groupby(["method", "cell"], sort=False):
         values = group["value"].dropna()
-        diverged = int((group["status"] == DIVERGED).sum())
+        diverged = int((group["status"] == Status.DIVERGED).sum())
         whole = diverged == 0 and len(values) > 0
         rows.append(
             {
@@ -75,14 +75,14 @@ def cells(scores: Scores) -> pd.DataFrame:
 
 def reason(group: pd.DataFrame) -> str:
     """Why runs of one cell have no number: `2 failed: out of memory; 1 unfinished: at evaluation 3 of 60 rounds`."""
-    if (group["status"] == FINISHED).all() and group["value"].notna().all():
+    if (group["status"] == Status.FINISHED).all() and group["value"].notna().all():
         return ""
-    lost = group[group["status"] != FINISHED]
+    lost = group[group["status"] != Status.FINISHED]
     told = [
         f"{len(runs)} {status}: {runs['reason'].iloc[0]}" if runs["reason"].iloc[0] else f"{len(runs)} {status}"
         for status, runs in lost.groupby("status", observed=True)
     ]
-    silent = int((group["value"].isna() & (group["status"] == FINISHED)).sum())
+    silent = int((group["value"].isna() & (group["status"] == Status.FINISHED)).sum())
     return "; ".join([*told, *([f"{silent} did not record it"] if silent else [])])
 
 
@@ -150,13 +150,13 @@ def target_cost(store: Store, target: float, metric: str = "test/accuracy") -> p
     One row per (method, cell): n finished runs, how many reached the target, mean and std over them if all did, and the
     ratio to the cheapest method of the cell. With a run that never reaches it, or that diverged, there is no mean.
     """
-    steps = store.metrics[(store.metrics["status"] == FINISHED) & (store.metrics[metric] >= target)]
+    steps = store.metrics[(store.metrics["status"] == Status.FINISHED) & (store.metrics[metric] >= target)]
     first = steps.groupby("run_id")["comm/client_updates"].first()
     runs = store.runs.assign(cost=store.runs["run_id"].map(first))
     rows = []
     for (method, cell), group in runs.groupby(["method", "cell"], sort=False):
-        finished = group[group["status"] == FINISHED]
-        diverged = int((group["status"] == DIVERGED).sum())
+        finished = group[group["status"] == Status.FINISHED]
+        diverged = int((group["status"] == Status.DIVERGED).sum())
         reached = int(finished["cost"].notna().sum())
         whole = reached == len(finished) > 0 and not diverged
         mean, std = (finished["cost"].mean(), finished["cost"].std(ddof=1)) if whole else (np.nan, np.nan)

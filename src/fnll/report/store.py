@@ -19,10 +19,12 @@ import numpy as np
 import pandas as pd
 
 from fnll.errors import UserError
-from fnll.records import DIAGNOSTICS
-from fnll.report.folders import FINISHED, STATUSES, UNREADABLE, Run, read_lines, read_run
+from fnll.harness.folder import DIAGNOSTICS
+from fnll.harness.status import Status
+from fnll.report.folders import Run, read_lines, read_run
 from fnll.report.grid import Cell, Place, arrange, differing, method_name
 
+DONE = [Status.FINISHED, Status.DIVERGED]
 KEYS = ["run_id", "method", "cell", "seed"]  # what every tidy frame starts with
 
 
@@ -62,7 +64,7 @@ class Store:
 
     def diagnostics(self, *names: str) -> pd.DataFrame:
         """Facts of the finished runs: run_id, method, cell, seed, round, t, stage, name, value; all without names."""
-        finished = self.runs[self.runs["status"] == FINISHED]
+        finished = self.runs[self.runs["status"] == Status.FINISHED]
         rows = [
             {**dict(zip(KEYS, key, strict=True)), **fact}
             for *key, path in finished[[*KEYS, "path"]].itertuples(index=False)
@@ -78,13 +80,13 @@ def load(runs_dir: Path | str) -> Store:
     if not root.is_dir():
         raise UserError(f"there is no directory {root}; give the runs_dir that `fnll run` or `fnll sweep` wrote to")
     found = [read_run(file.parent) for file in sorted(root.glob("*/config.yaml"))]
-    readable = [run for run in found if run.status != UNREADABLE]
+    readable = [run for run in found if run.status is not Status.UNREADABLE]
     if not readable:
         raise UserError(_nothing_in(root))
     runs, notes = _last_code(readable)
     places, cells = arrange(runs)
     frame, superseded = _newest(_runs_frame(runs, places))
-    notes += _notes(frame, superseded, [run for run in found if run.status == UNREADABLE])
+    notes += _notes(frame, superseded, [run for run in found if run.status is Status.UNREADABLE])
     metrics = _metrics_frame(runs, frame, [cell.label for cell in cells])
     return Store(root, frame, metrics, tuple(cells), tuple(notes))
 
@@ -117,7 +119,7 @@ def _runs_frame(runs: Sequence[Run], places: Sequence[Place]) -> pd.DataFrame:
     ]
     rows = [_run_row(run, place, varied) for run, place in zip(runs, places, strict=True)]
     frame = pd.DataFrame(rows)
-    frame["status"] = pd.Categorical(frame["status"], STATUSES)
+    frame["status"] = pd.Categorical(frame["status"], [status.value for status in Status])
     return frame
 
 
@@ -128,7 +130,7 @@ def _run_row(run: Run, place: Place, varied: Sequence[str]) -> dict[str, Any]:
         "method": place.method,
         "cell": cell.label,
         "seed": run.config.get("seed", summary.get("seed")),
-        "status": run.status,
+        "status": run.status.value,
         "reason": run.reason,
         "kind": place.kind,
         "dataset": cell.dataset,
@@ -166,7 +168,7 @@ def _levels(values: Sequence[float | None] | None) -> tuple[float, ...]:
 def _newest(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """One run per (method, cell, seed): newer numbers first, then finished ones, then the latest."""
     key = ["method", "cell", "seed"]
-    ranked = frame.assign(done=frame["status"].isin(STATUSES[:2])).sort_values(["numbers", "done", "started", "run_id"])
+    ranked = frame.assign(done=frame["status"].isin(DONE)).sort_values(["numbers", "done", "started", "run_id"])
     kept = ranked.drop_duplicates(key, keep="last").drop(columns="done").sort_values(key)
     return kept.reset_index(drop=True), len(frame) - len(kept)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from fnll.report.select import is_fraction
+from fnll.harness.metrics import metric_of
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Table:
 
 def number(value: float, metric: str) -> str:
     """A value of `metric` as tables print it: fractions in per cent."""
-    return f"{100 * value:.2f}" if is_fraction(metric) else f"{value:.4g}"
+    return f"{100 * value:.2f}" if metric_of(metric).is_fraction else f"{value:.4g}"
 
 
 def spread(std: float, metric: str) -> str:
     """` ± std`, or nothing where one seed has none."""
-    return "" if np.isnan(std) else f" ± {number(std, metric) if is_fraction(metric) else f'{std:.2g}'}"
+    return "" if np.isnan(std) else f" ± {number(std, metric) if metric_of(metric).is_fraction else f'{std:.2g}'}"
 
 
 def signed(value: float, digits: int = 2) -> str:

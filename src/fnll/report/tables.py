@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fnll.harness.metrics import metric_of
 from fnll.report.analysis import Analysis
 from fnll.report.footnotes import NOISE, footnotes, metric_label, noise_levels
-from fnll.report.select import is_fraction
 from fnll.report.stats import FEWEST, target_cost
 from fnll.report.table import Entry, Row, Table, number, signed, spread
 
@@ -32,7 +32,7 @@ def main_table(analysis: Analysis) -> Table:
 
 def difference_table(analysis: Analysis) -> Table:
     """Paired differences to the reference with their intervals."""
-    scale = 100 if is_fraction(analysis.metric) else 1
+    scale = 100 if metric_of(analysis.metric).is_fraction else 1
     others = [row for row in analysis.rows if row != analysis.reference]
     rows = _grid(others, analysis, analysis.differences, lambda row: _difference(row, scale))
     return Table(

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from fnll.errors import UserError, require, require_flag, require_integer
+from fnll.errors import UserError
 from fnll.scenario.scenario import Dataset, Noise, Partition, Scenario, Shards, Truth, fingerprint
 from fnll.seeding import derive
+from fnll.settings import checked
 
-ORACLES = ("none", "drop_noisy", "true_labels")
+Oracle = Literal["none", "drop_noisy", "true_labels"]
+NumClients = Annotated[int, Field(ge=1, description="the number of clients the training set is split over")]
 
 
+@checked("scenario")
 def build(
     dataset: Dataset,
     partition: Partition,
     noise: Noise,
     *,
-    num_clients: int,
+    num_clients: NumClients,
     seed: int,
-    oracle: str = "none",
+    oracle: Oracle = "none",
     pooled: bool = False,
 ) -> tuple[Scenario, Truth]:
     """Split `dataset` over clients and corrupt their labels.
 
-    `oracle` then uses the truth: `drop_noisy` deletes wrongly labelled samples (FedRN's Oracle), `true_labels` mends
+    `oracle` then uses the truth: `drop_noisy` deletes wrongly labelled samples (FedRN's Oracle), `true_labels` corrects
     them. `pooled` merges all clients into one that holds exactly the federated labels: a centralised reference.
     """
-    require_integer("num_clients", num_clients, 1, "the number of clients the training set is split over")
-    require(oracle in ORACLES, f"scenario.oracle must be one of {', '.join(ORACLES)}, got {oracle!r}")
     available = len(dataset.labels)
     if num_clients > available:
         raise UserError(
@@ -46,18 +49,18 @@ def build(
     return assemble(dataset, shards, observed, torch.from_numpy(noisy.nominal).double(), oracle=oracle, pooled=pooled)
 
 
+@checked("scenario")
 def assemble(
     dataset: Dataset,
     shards: Shards,
     observed: Tensor,
     nominal: Tensor,
     *,
-    oracle: str = "none",
+    oracle: Oracle = "none",
     pooled: bool = False,
     clean: Tensor | None = None,
 ) -> tuple[Scenario, Truth]:
     """Scenario and truth from ready-made labels and shards, with the oracle and the pooling applied."""
-    require_flag("scenario.pooled", pooled)
     if clean is None and not dataset.native_noise:
         clean = dataset.labels
     if dataset.validation is not None:  # taken from every client after noise, so it is as noisy as what they train on

@@ -22,7 +22,7 @@ NAMED = 8  # clients that a warning names
 
 @dataclass(frozen=True)
 class Remark:
-    """Something about some clients (or, with none, about the whole scenario) that may spoil an experiment."""
+    """Something about some clients (or, with none, about the whole scenario) that may invalidate an experiment."""
 
     tag: str  # in a client's row of the table
     text: str
@@ -135,7 +135,7 @@ def named(clients: Sequence[int]) -> str:
 def _about_data(card: Card) -> list[Remark | None]:
     unused = len(card.observed) - int(card.sizes.sum()) - card.held_out
     dropped = f"{unused} of {len(card.observed)} training samples belong to no client"
-    few = f"{card.num_clients} clients are few for methods that fit a mixture over clients (FedCorr, FedNoRo)"
+    few = f"only {card.num_clients} clients: too few for methods that fit a mixture over clients (FedCorr, FedNoRo)"
     lost = [name for name, total in zip(card.class_names, card.counts.sum(0), strict=True) if not total]
     unseen = [name for name, total in zip(card.class_names, card.seen.sum(0), strict=True) if not total]
     return [

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fnll.report.figures.style import panels, save, styled
-from fnll.report.palette import COLOURS
+from fnll.plotting.palette import COLOURS
+from fnll.plotting.style import panels, save, styled
 from fnll.scenario.card import Card
 
 # Petroff's ten colours, chosen so that colour-blind readers tell any two apart; more classes get a colour scale.

@@ -23,17 +23,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fnll import NUMBERS, __version__
 from fnll.errors import UserError, require
-from fnll.files import write_atomic
-from fnll.scenario.build import ORACLES, assemble
+from fnll.scenario.build import Oracle, assemble
 from fnll.scenario.scenario import Dataset, Scenario, Shards, Truth
+from fnll.settings import checked
+from fnll.system.files import write_atomic
 
 FORMAT = 1
 ABOUT = "scenario.json"
@@ -87,15 +89,16 @@ def save(
     return path
 
 
+@checked("scenario")
 def load(
     dataset: Dataset,
     partition: object = None,
     noise: object = None,
     *,
-    path: str,
+    path: Annotated[str, Field(title="the path of a scenario file")],
     num_clients: int | None = None,
     seed: int | None = None,
-    oracle: str = "none",
+    oracle: Oracle = "none",
     pooled: bool = False,
 ) -> tuple[Scenario, Truth]:
     """The scenario in `path`, on the `dataset` it was made for: another one is refused.
@@ -103,7 +106,6 @@ def load(
     Called as `fnll.scenario.build` is, but `partition`, `noise`, `num_clients` and `seed` decide nothing here: the file
     says who has which samples and labels. `oracle` and `pooled` are applied to what it says.
     """
-    require(oracle in ORACLES, f"scenario.oracle must be one of {', '.join(ORACLES)}, got {oracle!r}")
     contents = read(path)
     _require_same_data(path, contents.about, dataset)
     dataset = replace(dataset, validation=_validation(path, contents, dataset))
@@ -235,7 +237,7 @@ def _validation(path: str, contents: Contents, dataset: Dataset) -> Tensor | Non
     if asked is not None and (held is None or not torch.equal(asked.sort().values, held.sort().values)):
         raise UserError(
             f"scenario.path={path} holds out {'no' if held is None else len(held)} samples for validation, not those "
-            "that dataset.validation asks for, and the file decides; leave dataset.validation away"
+            "that dataset.validation asks for, and the file decides; leave out dataset.validation"
         )
     return held
 
@@ -259,6 +261,6 @@ def _within(values: Tensor, bound: int) -> bool:
 def _damaged(path: str | Path, reason: object) -> UserError:
     said = f": {reason}" if str(reason) else ""
     return UserError(
-        f"scenario.path={path} is damaged or no scenario file{said}; get another copy, or make it again with "
+        f"scenario.path={path} is corrupted or not a scenario file{said}; get another copy, or make it again with "
         "`fnll scene ... --save FILE`"
     )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
 
-from fnll.errors import UserError
-
-
-def require_legacy_seed(name: str, seed: int | None) -> None:
-    """Demand a seed that the legacy generator takes, or None: derived from the scenario's seed."""
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32):
-        raise UserError(
-            f"{name} must be a whole number from 0 to {2**32 - 1}, or null to derive one from scenario_seed, got {seed}"
-        )
+LegacySeed = (
+    Annotated[int, Field(ge=0, le=2**32 - 1, description="null derives one from scenario_seed")] | None
+)  # what numpy's legacy generator takes
 
 
 def legacy_seed(legacy: int | None, seed: int) -> int:

@@ -87,7 +87,7 @@ class Conductor:
     def _ended(self, job: Job, outcome: Outcome) -> None:
         self.running.remove(job)
         if outcome.kind is Kind.BLOCKED:
-            raise UserError(f"{outcome.detail}; when that is mended, the same command goes on")
+            raise UserError(f"{outcome.detail}; once that is fixed, the same command resumes")
         if outcome.kind is Kind.BUSY:
             self.postponed.append((self.clock() + self.launcher.patience, job))
             self.display.postpone(job)

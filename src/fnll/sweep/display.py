@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from fnll.sweep.events import DIVERGED, Begun, Event, Kind, Outcome, Said, Step
+from fnll.harness.status import Status
+from fnll.sweep.events import Begun, Event, Kind, Outcome, Said, Step
 from fnll.sweep.grid import Job
 
 HEARTBEAT = 30.0  # seconds of silence after which plain output says what is going on
@@ -181,7 +182,7 @@ class Terminal(Plain):
 def summarise(outcomes: Mapping[Job, Outcome], seconds: float) -> list[str]:
     """The lines that end a sweep: how many runs came to what, and each failure with the command that repeats it."""
     counts = Counter(outcome.kind for outcome in outcomes.values())
-    diverged = Counter(outcome.kind for outcome in outcomes.values() if outcome.detail == DIVERGED)
+    diverged = Counter(outcome.kind for outcome in outcomes.values() if outcome.detail == Status.DIVERGED)
     notes = {kind: f" ({number} of them diverged)" for kind, number in diverged.items()}
     counted = ", ".join(f"{counts[kind]} {kind}{notes.get(kind, '')}" for kind in Kind if counts[kind])
     lines = [f"{len(outcomes)} runs in {duration(seconds)}: {counted or 'nothing to do'}"]
@@ -200,7 +201,7 @@ def said(outcome: Outcome) -> str:
     """An outcome in a few words."""
     if outcome.kind not in (Kind.FINISHED, Kind.KNOWN):
         return f"{outcome.kind}: {outcome.detail}"
-    accuracy = DIVERGED if outcome.accuracy is None else f"last10 {outcome.accuracy:.2%}"
+    accuracy = Status.DIVERGED if outcome.accuracy is None else f"last10 {outcome.accuracy:.2%}"
     return f"{accuracy}  {duration(outcome.seconds)}"
 
 

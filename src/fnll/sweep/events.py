@@ -6,19 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fnll.harness.status import Status
+
 
 class Kind(StrEnum):
     """How a run of a sweep ended."""
 
-    FINISHED = "finished"
+    FINISHED = Status.FINISHED
     KNOWN = "finished before"
-    DECLINED = "declined"
-    FAILED = "failed"
+    DECLINED = Status.DECLINED
+    FAILED = Status.FAILED
     BUSY = "busy elsewhere"  # another process holds it: to be asked for again
     BLOCKED = "blocked"  # the store cannot be written: no other run can be either
-
-
-DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Outcome:
     """What became of a run."""
 
     kind: Kind
-    detail: str = ""  # why, if it did not finish; DIVERGED if it did so early
+    detail: str = ""  # why, if it did not finish; `diverged` if it did so early
     accuracy: float | None = None  # mean of the last ten evaluations
     seconds: float = 0.0
 

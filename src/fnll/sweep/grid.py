@@ -1,8 +1,8 @@
-"""From the words of `fnll sweep` to the list of its runs, in Hydra's own grammar.
+"""From the overrides of `fnll sweep` to the list of its runs, in Hydra's own grammar.
 
 A grid is the product of three things: the cells of the experiment (a list, since papers' grids are often not products),
-its params, and the sweeps on the command line. Words on the command line replace cells' and params' values of the same
-setting.
+its params, and the sweeps on the command line. Overrides on the command line replace cells' and params' values of the
+same setting.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from fnll.config import command, compose, explain, options
 from fnll.errors import UserError, require
+from fnll.harness.config import command, compose, explain, options
 
 CELLS = "cells"
 EXPERIMENT, METHOD, SEED = "experiment", "method", "seed"
@@ -124,7 +124,7 @@ def _alternatives(override: Override, config_dirs: Sequence[Path]) -> list[str]:
     values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
     if not values:
         known = ", ".join(sorted(options(override.key_or_group, config_dirs)))
-        raise UserError(f"{word} gives no value" + (f"; there is: {known}" if known else ""))
+        raise UserError(f"{word} gives no value" + (f"; choose from: {known}" if known else ""))
     return values
 
 

@@ -8,13 +8,15 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fnll.config import compose
+from fnll.errors import UserError
 from fnll.executors.numerics import limit_threads
-from fnll.experiment import Experiment, prepare
-from fnll.loggers import watchers
-from fnll.records import BusyError, DeclinedError, RunFolder, StoreError
-from fnll.run import execute, prepare_or_record, told
-from fnll.sweep.events import DIVERGED, Begun, Kind, Outcome, Send, Step
+from fnll.harness.config import compose
+from fnll.harness.execute import execute, prepare_or_record, told
+from fnll.harness.folder import BusyError, DeclinedError, RunFolder, StoreError
+from fnll.harness.loggers import watchers
+from fnll.harness.prepare import Experiment, prepare
+from fnll.harness.status import Status, status_in
+from fnll.sweep.events import Begun, Kind, Outcome, Send, Step
 from fnll.sweep.grid import Job
 
 
@@ -48,7 +50,8 @@ def perform(job: Job, send: Send, *, spare_core: bool | None = None) -> Outcome:
     try:
         request = compose(job.words, job.config_dirs)
         limit_threads(OmegaConf.select(request.cfg, "executor.threads", default=1))
-        summary = execute(prepare_or_record(request), [reporter, *watchers(request)], spare_core=spare_core)
+        mirrors = watchers(request)
+        summary = execute(prepare_or_record(request), [reporter, *mirrors], spare_core=spare_core)
     except BusyError as error:
         return Outcome(Kind.BUSY, str(error))
     except StoreError as error:
@@ -58,7 +61,7 @@ def perform(job: Job, send: Send, *, spare_core: bool | None = None) -> Outcome:
     except Exception as error:
         return Outcome(Kind.FAILED, told(error), seconds=time.monotonic() - started)
     kind = Kind.FINISHED if reporter.began else Kind.KNOWN
-    detail = DIVERGED if summary["diverged"] else ""
+    detail = Status.DIVERGED if summary["diverged"] else ""
     return Outcome(kind, detail, summary["test/accuracy"]["last10"], time.monotonic() - started)
 
 
@@ -66,8 +69,7 @@ def status(job: Job) -> tuple[str, str]:
     """Run id and state of a run, without doing it: new, unfinished, finished, declined or failed."""
     experiment = prepare(compose(job.words, job.config_dirs))
     folder = Path(experiment.cfg.runs_dir) / experiment.run_id
-    marks = {"summary.json": "finished", "skipped.json": "declined", "failed.json": "failed", "": "unfinished"}
-    return experiment.run_id, next((word for name, word in marks.items() if (folder / name).exists()), "new")
+    return experiment.run_id, status_in(folder) if folder.exists() else "new"
 
 
 def give_up(job: Job, folder: str, reason: str) -> None:
@@ -76,8 +78,8 @@ def give_up(job: Job, folder: str, reason: str) -> None:
     try:
         run.open()
         if not run.finished:
-            run.mark("failed", {"error": reason, "command": job.command})
-    except (BusyError, StoreError, OSError):
+            run.mark(Status.FAILED, {"error": reason, "command": job.command})
+    except (UserError, OSError):
         return  # somebody else is at it again, or nothing can be written: the sweep's summary says it too
     finally:
         run.close()

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fnll.config import compose
 from fnll.errors import UserError, nearest
-from fnll.processes import usable_cores
+from fnll.harness.config import compose
 from fnll.sweep.conductor import Launcher
 from fnll.sweep.grid import Job
+from fnll.system.files import open_own
+from fnll.system.processes import usable_cores
 
 NAMES = ("local", "submitit", "ray")
 
@@ -43,7 +44,7 @@ def check_store(runs_dir: Path) -> None:
     probe = runs_dir / f".probe-{os.getpid()}"
     try:
         runs_dir.mkdir(parents=True, exist_ok=True)
-        probe.write_text("")
+        open_own(probe, "w").close()
         probe.unlink()
     except OSError as error:
         raise UserError(

@@ -12,16 +12,16 @@ from multiprocessing.connection import Connection, wait
 
 from omegaconf import DictConfig, OmegaConf
 
-from fnll.processes import GONE
 from fnll.sweep.events import Ended, Event, Lost
 from fnll.sweep.grid import Job
+from fnll.system.processes import GONE
 
 PRELOAD = ["fnll.sweep.worker"]  # imported once, by the fork server
-PATIENCE = 5.0  # seconds that idle workers get to leave by themselves
+TIMEOUT = 5.0  # seconds that idle workers get to leave by themselves
 
 
 def warm_up() -> None:
-    """Let the fork server start importing, while the caller goes on."""
+    """Let the fork server start importing, while the caller continues."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     with _sigint_blocked():  # in the fork server and all its children: Ctrl-C is our business
         forkserver.ensure_running()
@@ -43,7 +43,7 @@ def cores_of(cfg: DictConfig, usable: int) -> int:
 
 
 class Local:
-    """A crew of worker processes."""
+    """Worker processes on this machine."""
 
     patience = 2.0
 
@@ -84,7 +84,7 @@ class Local:
         for worker in self._idle:
             worker.connection.close()  # the sign to leave
         for worker in self._idle:
-            worker.process.join(PATIENCE)
+            worker.process.join(TIMEOUT)
             worker.end()
         self._busy, self._idle = {}, []
 

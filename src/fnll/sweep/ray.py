@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from fnll.errors import UserError, require, require_at_least, require_positive
-from fnll.processes import usable_cores
 from fnll.sweep.events import Ended, Event, Lost, Outcome
 from fnll.sweep.grid import Job
+from fnll.system.processes import usable_cores
 
 
 class Ray:

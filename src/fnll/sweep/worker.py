@@ -17,9 +17,9 @@ import torchmetrics  # noqa: F401
 
 import fnll.local
 import fnll.methods  # noqa: F401
-from fnll.processes import GONE
 from fnll.sweep.events import Ended, Event, Said, Send
 from fnll.sweep.job import perform
+from fnll.system.processes import GONE
 
 
 def serve(connection: Connection, directory: str, spare_core: bool) -> None:

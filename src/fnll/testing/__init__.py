@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fnll.errors import UserError, nearest
-from fnll.testing.checks import CHECKS, Check
+from fnll.testing import budgets, checks, degenerate  # noqa: F401  (they register themselves)
 from fnll.testing.equality import canonical, same
-from fnll.testing.executors import Backwards, Paranoid, Recording, Roundtrip
+from fnll.testing.executors import Backwards, Compared, Paranoid, Recording, Roundtrip
+from fnll.testing.registry import CHECKS, Check
 from fnll.testing.subject import Subject, subject_of
 from fnll.testing.worlds import TinyWorld, accuracy, play, tiny_local
 
@@ -23,6 +24,7 @@ __all__ = [
     "CHECKS",
     "Backwards",
     "Check",
+    "Compared",
     "Paranoid",
     "Recording",
     "Result",

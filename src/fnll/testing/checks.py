@@ -6,51 +6,20 @@ import dataclasses
 import gc
 import tempfile
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from fnll.checkpoint import Checkpoints
 from fnll.executors import Serial
-from fnll.federation import Federation, Ledger, Snapshot, Totals, federate
+from fnll.executors.vectorised import Vectorised
+from fnll.federation import Federation, Snapshot, federate
+from fnll.harness.checkpoint import Checkpoints
 from fnll.methods.fedavg import FedAvg
 from fnll.testing.equality import apart, canonical, same
-from fnll.testing.executors import Backwards, Paranoid, Recording, Roundtrip
+from fnll.testing.executors import Backwards, Compared, Paranoid, Recording, Roundtrip
+from fnll.testing.registry import check, fail
 from fnll.testing.subject import SHARED, Subject
 from fnll.testing.worlds import CLASSES, CLIENTS, TinyWorld, accuracy, play
-from fnll.weights import all_finite
-
-
-@dataclass(frozen=True)
-class Check:
-    """One property that every method must have, in words and as a test."""
-
-    name: str
-    promise: str  # what must hold
-    stakes: str  # what failing it would mean for a comparison
-    remedy: str  # where to look
-    test: Callable[[Subject], None]  # raises AssertionError
-
-
-CHECKS: dict[str, Check] = {}
-
-
-def check(promise: str, stakes: str, remedy: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
-    """Register a check under the name of its function."""
-
-    def register(test: Callable[[Subject], None]) -> Callable[[Subject], None]:
-        name = test.__name__
-        CHECKS[name] = Check(name, promise, stakes, remedy, test)
-        return test
-
-    return register
-
-
-def fail(message: str) -> None:
-    """Say how a promise was broken."""
-    raise AssertionError(message)
 
 
 @check(
@@ -100,7 +69,7 @@ def init_repeatable(subject: Subject) -> None:
 
 def _init(subject: Subject, world: TinyWorld, seed: int) -> object:
     method = subject.method(world)
-    fed = Federation(world.public, Serial(world.scenario), {}, Ledger(), Totals(), 24, seed, -1)
+    fed = Federation(world.public, Serial(world.scenario), budget=24, seed=seed, t=-1)
     return method.init(fed)
 
 
@@ -132,6 +101,20 @@ def order_free(subject: Subject) -> None:
 )
 def crosses_processes(subject: Subject) -> None:
     _equal_to_serial(subject, Roundtrip, "a pickled copy of the calls gives another run")
+
+
+@check(
+    "What a job sends, remembers, traces and relabels is the same under every executor, up to rounding.",
+    "A method would be another one under executor=vectorised: memories lost, samples chosen by another network.",
+    "Let a job ask for its training with `yield Fit(module, client)` and use what it is sent back; a loss must not "
+    "keep notes outside the module.",
+)
+def executors_agree(subject: Subject) -> None:
+    world = TinyWorld()
+    both = Compared(world.scenario, Vectorised(world.scenario))
+    play(subject.method(world), world, executor=both)
+    if both.differences:
+        fail(both.differences[0])
 
 
 def _equal_to_serial(subject: Subject, executor: type[Backwards] | type[Roundtrip], complaint: str) -> None:
@@ -237,93 +220,6 @@ def model_gives_logits(subject: Subject) -> None:
         fail(f"seven images and {CLASSES} classes gave {tuple(logits.shape)}")
     if not torch.isfinite(logits).all():
         fail("the logits are not finite")
-
-
-@check(
-    "The global weights stay finite.",
-    "One bad division would end the run as diverged.",
-    "Guard minima, maxima and mixtures of constant or empty input.",
-)
-def finite(subject: Subject) -> None:
-    _complete_and_finite(subject.plain_run, 8, 3)
-
-
-@check(
-    "It copes when no client is noisy.",
-    "Robust methods must not break on clean data, the first column of every table.",
-    "A two-component mixture always splits; handle an empty noisy set.",
-)
-def no_noisy_clients(subject: Subject) -> None:
-    _survives(subject, "clean")
-
-
-@check(
-    "It copes when every client is noisy.",
-    "The hardest column of a grid would be missing.",
-    "Handle an empty clean set.",
-)
-def all_noisy_clients(subject: Subject) -> None:
-    _survives(subject, "all_noisy")
-
-
-@check(
-    "It copes with a client whose labels are all of one class.",
-    "Strongly non-IID partitions have such clients.",
-    "Class priors of zero, per-class statistics of missing classes and flat losses need a rule.",
-)
-def single_class_client(subject: Subject) -> None:
-    _survives(subject, "single_class")
-
-
-@check(
-    "It copes with a client that has one sample.",
-    "Dirichlet partitions have such clients.",
-    "Mixtures and nearest neighbours need at least two points; have a rule for fewer.",
-)
-def one_sample_client(subject: Subject) -> None:
-    _survives(subject, "one_sample")
-
-
-@check(
-    "It copes with a client that has no samples.",
-    "Partitions and oracles can leave such clients.",
-    "fed.sample never returns an empty client; use fed.inhabited when you ask everyone.",
-)
-def empty_client(subject: Subject) -> None:
-    _survives(subject, "empty")
-
-
-@check(
-    "It copes with a cohort of one client.",
-    "Small fractions give such cohorts.",
-    "Aggregation and distances between clients need a rule for a single update.",
-)
-def cohort_of_one(subject: Subject) -> None:
-    _survives(subject, "noisy", cohort=1, rounds=24)
-
-
-@check(
-    "It copes with all clients in every round.",
-    "FedNoRo's paper runs all methods this way.",
-    "Sampling all clients must not fail or repeat one.",
-)
-def cohort_of_all(subject: Subject) -> None:
-    _survives(subject, "noisy", cohort=CLIENTS, rounds=4)
-
-
-def _survives(subject: Subject, kind: str, cohort: int = 3, rounds: int = 8) -> None:
-    world = TinyWorld(kind)
-    snapshots = play(subject.method(world, cohort=cohort), world, cohort=cohort, rounds=rounds)
-    _complete_and_finite(snapshots, rounds, cohort)
-
-
-def _complete_and_finite(snapshots: list[Snapshot], rounds: int, cohort: int) -> None:
-    for snapshot in snapshots:
-        if not all_finite(snapshot.state.weights):
-            fail(f"the weights are not finite after round {snapshot.t}")
-    spent = snapshots[-1].totals.client_updates
-    if spent < rounds * cohort:
-        fail(f"it stopped after {spent} of {rounds * cohort} client updates")
 
 
 @check(

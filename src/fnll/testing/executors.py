@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
 
 from fnll.executors import perform
+from fnll.federation import Executor
 from fnll.scenario import Scenario
 from fnll.testing.equality import canonical
 from fnll.types import CPU, Call, Update
@@ -90,3 +94,49 @@ class Recording:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+@dataclass
+class Compared:
+    """Serial, with another executor doing every call too; notes where the two do not tell the same."""
+
+    scenario: Scenario
+    other: Executor
+    differences: list[str] = field(default_factory=list)
+    exact = True
+
+    def map(self, calls: Sequence[Call]) -> list[Update]:
+        updates = [perform(self.scenario, call, CPU) for call in calls]
+        for call, mine, theirs in zip(calls, updates, self.other.map(calls), strict=True):
+            for part in ("weights", "report", "memory", "trace", "labels", "size"):
+                if difference := apart(getattr(mine, part), getattr(theirs, part)):
+                    self.differences.append(
+                        f"job {call.name} on client {call.client}, round {call.t}: {part} {difference}"
+                    )
+        return updates
+
+    def close(self) -> None:
+        self.other.close()
+
+
+def apart(mine: Any, theirs: Any) -> str | None:
+    """In what two values differ by more than rounding and its consequences; None if in nothing."""
+    if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+        if mine.keys() != theirs.keys():
+            return f"has {sorted(mine)} under one executor and {sorted(theirs)} under the other"
+        parts = ((name, apart(mine[name], theirs[name])) for name in mine)
+        return next((f"{name!r} {difference}" for name, difference in parts if difference), None)
+    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(mine) == len(theirs):
+        return next((found for pair in zip(mine, theirs, strict=True) if (found := apart(*pair))), None)
+    if mine is None or theirs is None or isinstance(mine, str):
+        return None if mine == theirs else f"is {mine!r} under one executor and {theirs!r} under the other"
+    left, right = torch.as_tensor(mine), torch.as_tensor(theirs)
+    if left.shape != right.shape or left.dtype != right.dtype:
+        forms = [f"{tuple(value.shape)} {value.dtype}" for value in (left, right)]
+        return f"is {forms[0]} under one executor and {forms[1]} under the other"
+    if left.is_floating_point():
+        close = torch.isclose(left, right, rtol=1e-2, atol=1e-3, equal_nan=True)
+    else:
+        close = left == right
+    # rounding may carry a sample or two over a threshold
+    return None if int((~close).sum()) <= left.numel() // 10 else "differs between executors by more than rounding"

@@ -11,14 +11,16 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from fnll.config import MISTAKES, compose, explain, options
 from fnll.errors import UserError, nearest
-from fnll.experiment import as_method, complete, made
-from fnll.federation import Snapshot
-from fnll.testing.worlds import TinyWorld, play
-from fnll.types import Method
+from fnll.federation import Method, Snapshot
+from fnll.harness.budget import node_in_rounds
+from fnll.harness.config import MISTAKES, compose, explain, options
+from fnll.harness.making import completed
+from fnll.harness.prepare import complete, made
+from fnll.lengths import Horizon
+from fnll.testing.worlds import ROUNDS, TinyWorld, play
 
-SHARED = ("net", "local", "cohort")
+SHARED = ("net", "local", "cohort_size")
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,16 @@ class Subject:
 
     def method(self, world: TinyWorld, cohort: int = 3, **settings: Any) -> Method:
         """The method in `world`, under its short settings and those given."""
+        return self.as_typed(world, cohort, **{**self.short_run, **settings})
+
+    def as_typed(self, world: TinyWorld, cohort: int = 3, rounds: int = ROUNDS, **settings: Any) -> Method:
+        """The method in `world` as its YAML has it, under the settings given; shares are of so many rounds."""
         node = self.node.copy()
-        for key, value in {**self.short_run, **settings}.items():
+        for key, value in settings.items():
             OmegaConf.update(node, key, value, force_add=True)
-        shared = world.shared(cohort)
-        return as_method(complete(made(node, "method", shared), shared, "method"))
+        plain: Any = OmegaConf.to_container(node, resolve=True)
+        numbers = node_in_rounds(plain, Horizon(rounds * cohort, cohort, world.public))
+        return completed(made(OmegaConf.create(numbers), "method"), world.shared(cohort), "method", complete)
 
     @cached_property
     def plain_run(self) -> list[Snapshot]:

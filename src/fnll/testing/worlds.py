@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from fnll.executors import Serial
-from fnll.federation import Executor, Snapshot, World, federate
+from fnll.federation import Executor, Method, Snapshot, World, federate
 from fnll.local import LocalSpec, sgd
 from fnll.models import mlp
 from fnll.net import Net
 from fnll.scenario import Dataset, Scenario, Truth, assemble
 from fnll.scenario.datasets import synthetic
 from fnll.seeding import numpy_rng
-from fnll.types import Method
 
 CLIENTS, CLASSES, PER_CLIENT = 6, 4, 12
+ROUNDS = 8  # of a run unless a check says otherwise
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class TinyWorld:
     def shared(self, cohort: int = 3, **local: Any) -> dict[str, Any]:
         """What every method is given: a small network, two local epochs, and the cohort's size."""
         net = Net.of(mlp, hidden=(8,), num_classes=CLASSES, input_shape=self.scenario.input_shape)
-        return {"net": net, "local": tiny_local(**local), "cohort": cohort}
+        return {"net": net, "local": tiny_local(**local), "cohort_size": cohort}
 
 
 def tiny_local(**changes: Any) -> LocalSpec:
@@ -100,7 +100,7 @@ def play(
     method: Method,
     world: TinyWorld,
     *,
-    rounds: int = 8,
+    rounds: int = ROUNDS,
     cohort: int = 3,
     seed: int = 0,
     executor: Executor | None = None,

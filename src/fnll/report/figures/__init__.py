@@ -1,5 +1,6 @@
 """Figures, importable one by one. Each returns a matplotlib `Figure`; `save` writes it as PDF, SVG and PNG."""
 
+from fnll.plotting.style import encode, save
 from fnll.report.figures.clients import (
     confusion,
     expertise,
@@ -11,7 +12,6 @@ from fnll.report.figures.clients import (
 )
 from fnll.report.figures.comparison import critical_difference, regime, regime_map
 from fnll.report.figures.lines import band, curves, diagnostics, label_quality
-from fnll.report.figures.style import encode, save
 
 # The papers' figures by their numbers; FedNoRo's detection table is `fnll.report.detection_table`.
 fedcorr_3 = lid

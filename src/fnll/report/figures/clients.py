@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde, norm, pearsonr
 
 from fnll.errors import UserError
-from fnll.noisy import two_component_gmm
-from fnll.report.figures.style import legend_above, legend_below, panels, styled, whole_numbers
-from fnll.report.palette import COLOURS
+from fnll.plotting.palette import COLOURS
+from fnll.plotting.style import legend_above, legend_below, panels, styled, whole_numbers
 from fnll.report.store import Store
+from fnll.tools import two_component_gmm
 
 CLEAN, NOISY, MODEL = COLOURS[0], COLOURS[1], "#333333"
 Mixture = dict[str, list[float]]

@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fnll.errors import UserError
+from fnll.harness.metrics import metric_of
+from fnll.plotting.style import panels, styled
 from fnll.report.analysis import Analysis
-from fnll.report.figures.style import panels, styled
-from fnll.report.footnotes import metric_name
 from fnll.report.grid import SYMBOLS, show, sortable
-from fnll.report.select import is_fraction
 
 
 def regime_map(analysis: Analysis, x: str = "noise.rho", y: str = "noise.tau") -> Figure:
@@ -31,7 +30,7 @@ def regime_map(analysis: Analysis, x: str = "noise.rho", y: str = "noise.tau") -
             _map(ax, winners[winners["facet"] == facet], analysis, float(winners["margin"].max()))
             ax.set(xlabel=_axis(x), ylabel=_axis(y), title=facet)
         figure.suptitle(
-            f"Best {metric_name(analysis.metric)} ({analysis.rule.label}),\nmargin over the runner-up", size=9
+            f"Best {metric_of(analysis.metric).words} ({analysis.rule.label}),\nmargin over the runner-up", size=9
         )
     return figure
 
@@ -78,7 +77,7 @@ def critical_difference(analysis: Analysis) -> Figure:
 
 def _map(ax: Axes, winners: pd.DataFrame, analysis: Analysis, largest: float) -> None:
     xs, ys = (sorted(set(winners[name]), key=sortable) for name in ("x", "y"))
-    scale = 100 if is_fraction(analysis.metric) else 1
+    scale = 100 if metric_of(analysis.metric).is_fraction else 1
     for row in winners.to_dict("records"):
         at, margin, winner = (
             (xs.index(row["x"]) - 0.5, ys.index(row["y"]) - 0.5),

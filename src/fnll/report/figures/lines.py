@@ -11,20 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
-from fnll.report.figures.style import legend_below, panels, styled, whole_numbers
-from fnll.report.folders import DIVERGED, FINISHED
-from fnll.report.footnotes import metric_name
-from fnll.report.palette import Look, looks
-from fnll.report.select import is_fraction
+from fnll.harness.metrics import group_of, metric_of
+from fnll.harness.status import Status
+from fnll.plotting.palette import Look, looks
+from fnll.plotting.style import legend_below, panels, styled, whole_numbers
 
 AXES = {
     "round": "round",
-    "comm/client_updates": "client updates",
-    "comm/bytes": "bytes sent, up and down",
-    "time/total_s": "seconds",
+    **{key: metric_of(key).words for key in ("comm/client_updates", "comm/bytes", "time/total_s")},
 }
 FEW = 10  # points that are marked: some diagnostics come once a stage
-DIAGNOSTICS = ("select/", "labels/", "detect/", "levels/", "memory/")
 
 
 class Band(NamedTuple):
@@ -71,18 +67,22 @@ def curves(
 
 def diagnostics(frame: pd.DataFrame, x: str = "round", keys: Sequence[str] | None = None) -> Figure:
     """Every diagnostic that methods recorded, one panel each; give it the rows of one cell."""
-    known = [k for k in map(str, frame) if k.startswith(DIAGNOSTICS) and frame[k].notna().any()]
-    shown = known if keys is None else list(keys)
+    shown = recorded_diagnostics(frame) if keys is None else list(keys)
     styles = _looks(frame)
     with styled():
         figure, axes = panels(len(shown))
         for ax, key in zip(axes, shown, strict=True):
             _panel(ax, frame[frame[key].notna()], x, key, styles)
-            ax.set_title(metric_name(key))
+            ax.set_title(metric_of(key).words)
             _label([ax], x, key)
             ax.set_ylabel("")
         legend_below(figure, axes)
     return figure
+
+
+def recorded_diagnostics(frame: pd.DataFrame) -> list[str]:
+    """The diagnostics that have a value somewhere in `frame`."""
+    return [key for key in map(str, frame) if group_of(key).diagnostic and frame[key].notna().any()]
 
 
 def label_quality(frame: pd.DataFrame, x: str = "round") -> Figure:
@@ -98,7 +98,7 @@ def _looks(frame: pd.DataFrame) -> dict[str, Look]:
 def _panel(ax: Axes, frame: pd.DataFrame, x: str, y: str, styles: dict[str, Look]) -> None:
     for method, runs in frame.groupby("method", observed=True):
         look = styles[str(method)]
-        whole, lost = runs[runs["status"] == FINISHED], runs[runs["status"] == DIVERGED]
+        whole, lost = runs[runs["status"] == Status.FINISHED], runs[runs["status"] == Status.DIVERGED]
         if whole[y].notna().any():
             line = band(whole, x, y)
             dots = "." if len(line.x) <= FEW else None  # a single point has no line
@@ -112,8 +112,8 @@ def _panel(ax: Axes, frame: pd.DataFrame, x: str, y: str, styles: dict[str, Look
 def _label(axes: Sequence[Axes], x: str, y: str) -> None:
     for ax in axes:
         ax.set_xlabel(AXES.get(x, x) if ax.xaxis.get_tick_params().get("labelbottom", True) else "")
-        ax.set_ylabel(metric_name(y) if ax.yaxis.get_tick_params().get("labelleft", True) else "")
-        if is_fraction(y):
+        ax.set_ylabel(metric_of(y).words if ax.yaxis.get_tick_params().get("labelleft", True) else "")
+        if metric_of(y).is_fraction:
             ax.yaxis.set_major_formatter(PercentFormatter(1.0))
         if x == "round":
             whole_numbers(ax.xaxis)

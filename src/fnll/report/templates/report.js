@@ -79,7 +79,7 @@
     const chosen = (value) => { state.metric = value; state.y = value; state.sort = null; axes(); render(); };
     const parts = [
       select("Metric", DATA.metrics, state.metric, chosen),
-      select("Number of a run", DATA.rules, state.rule, set("rule")),
+      select("Score of a run", DATA.rules, state.rule, set("rule")),
       select("Show", VIEWS, state.view, set("view")),
       facet("dataset", "Data"), facet("partition", "Partition"), facet("noise", "Noise"), facet("other", "Other"),
     ];
@@ -268,7 +268,7 @@
     $("axes").replaceChildren(
       select("Scenario", DATA.cells.map((cell, c) => ({ key: c, label: cell.label })), state.cell, set("cell")),
       select("Quantity", Object.values(DATA.labels), state.y, set("y")),
-      select("Against", DATA.axes, state.x, set("x")));
+      select("x axis", DATA.axes, state.x, set("x")));
   }
   function chart() {
     const metric = metricOf(state.y);
@@ -305,12 +305,12 @@
     const known = entry && entry.n && !entry.diverged;
     const list = [
       [`${metric.label}, ${DATA.rules.find((r) => r.key === state.rule).label}`, known ? meanText(entry, metric) : "–"],
-      ["seeds with a number", entry ? `${entry.n} of ${entry.seeds}` : "0"],
+      ["seeds finished", entry ? `${entry.n} of ${entry.seeds}` : "0"],
     ];
     if (known && m !== reference && reference >= 0) list.push([`difference to ${DATA.reference}${entry.low === null ? "" : ", 95 % interval"}`, gainText(entry, metric)]);
     if (known && entry.share !== null) list.push(["share of the recoverable gap", shareText(entry)]);
     const competes = DATA.methods[m].kind === "method";
-    if (known) list.push(["standing", competes ? ["behind the best", "tied with the best ≈", "best of its column"][entry.mark] : "does not compete"]);
+    if (known) list.push(["rank", competes ? ["behind the best", "tied with the best ≈", "best of its column"][entry.mark] : "does not compete"]);
     if (entry && entry.reason) list.push(["without a number", entry.reason]);
     return h("dl", { class: "facts" }, ...list.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
   }

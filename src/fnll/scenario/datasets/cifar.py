@@ -13,12 +13,13 @@ from torchvision.datasets.utils import check_integrity
 
 from fnll.errors import UserError
 from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, Images, RandomCrop, Transform
+from fnll.scenario.datasets.contents import content_of
 from fnll.scenario.datasets.decoding import Decoder, kept
 from fnll.scenario.datasets.download import ELSEWHERE, obtain
 from fnll.scenario.datasets.folder import LAYOUT, tree
 from fnll.scenario.datasets.options import Options, Shared
 from fnll.scenario.datasets.sources import Folder, source_at
-from fnll.scenario.label_maps import CIFAR10, SUPER_CLASSES
+from fnll.scenario.noise.label_maps import CIFAR10, SUPER_CLASSES
 from fnll.scenario.scenario import Dataset
 
 COPIES = {"jpg": "JPEG", "jpeg": "JPEG"}  # other suffixes are said in capitals
@@ -109,7 +110,7 @@ def _batches(kind: Kind, root: str, download: bool) -> tuple[Images, Tensor, Ima
             np.save(cache / f"{part}.npy", source.data.transpose(0, 3, 1, 2))
             np.save(cache / f"{part}_labels.npy", np.array(source.targets, dtype=np.int64))
 
-    stored = kept(list(zip(checksums, folder.stats(checksums), strict=True)), build)
+    stored = kept(["cifar", content_of(folder, list(checksums))], build)
     labels, test_labels = stored.arrays["train_labels"], stored.arrays["test_labels"]
     return stored.images("train"), labels, stored.images("test"), test_labels
 

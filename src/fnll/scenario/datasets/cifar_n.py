@@ -147,7 +147,7 @@ def read_labels(path: Path, what: Annotated) -> dict[str, np.ndarray]:
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, ValueError, EOFError, RuntimeError, UnpicklingError, BadZipFile) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{what.title}: {path} is damaged or no label file ({reason}); {_advice(what)}") from error
+        raise UserError(f"{what.title}: {path} is corrupted or not a label file ({reason}); {_advice(what)}") from error
     needed = ("clean_label", *what.label_sets.values())
     absent = [key for key in needed if not isinstance(content, Mapping) or key not in content]
     if absent:

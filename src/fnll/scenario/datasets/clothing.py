@@ -35,7 +35,7 @@ def clothing1m(*, root: str, streaming: bool, **options: Unpack[Shared]) -> Data
     """
     chosen = Options(**options)
     folder = Folder.at(root, "Clothing1M", ADVICE)
-    where = "annotations/" if folder.has("annotations/noisy_label_kv.txt") else ""  # both layouts are about
+    where = "annotations/" if folder.has("annotations/noisy_label_kv.txt") else ""  # both layouts are in use
     lists = [f"{where}{name}.txt" for name in ("noisy_train_key_list", "noisy_label_kv")]
     clean_lists = [f"{where}{name}.txt" for name in ("clean_test_key_list", "clean_label_kv")]
     folder.require([*lists, *clean_lists, "images"])

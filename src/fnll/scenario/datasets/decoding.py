@@ -19,14 +19,15 @@ from numpy.lib.format import open_memmap
 from PIL import Image
 from torch import Tensor
 
-from fnll.cache import cached
 from fnll.errors import UserError
 from fnll.images import InMemory, content_digest
+from fnll.scenario.datasets.contents import Watched, content_of
 from fnll.scenario.datasets.sources import Source
+from fnll.system.cache import cached
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # raised when decoding changes, so that no stale cache is read
+VERSION = 2  # raised when decoding changes, so that no stale cache is read
 AT_ONCE = 256  # images that one thread decodes in one go
 
 
@@ -47,7 +48,7 @@ class Decoder:
             image = Image.open(io.BytesIO(data)).convert(self.mode)
         except (OSError, ValueError, SyntaxError) as error:
             raise UserError(
-                f"{source.title}: {source.place(name)} is damaged or no image ({error}); {source.advice}"
+                f"{source.title}: {source.place(name)} is corrupted or not an image ({error}); {source.advice}"
             ) from error
         if self.resize is not None:
             image = image.resize(self._width_and_height(image), Image.Resampling.BILINEAR)
@@ -85,7 +86,7 @@ def threads(pid: int) -> ThreadPoolExecutor:
 def decoded(source: Source, names: Sequence[str], decoder: Decoder) -> InMemory:
     """The images as one memory-mapped tensor: decoded by the first caller, read from the cache by the others."""
 
-    def build(folder: Path) -> None:
+    def build(folder: Path, source: Source) -> None:
         log.info("%s: decoding %d images once into the cache", source.title, len(names))
         shape = (len(names), *decoder(source, names[0]).shape)
         pixels = open_memmap(folder / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
@@ -99,8 +100,7 @@ def decoded(source: Source, names: Sequence[str], decoder: Decoder) -> InMemory:
             for task in tasks:
                 task.cancel()
 
-    made_from = [decoder, *zip(names, source.stats(names), strict=True)]
-    return kept(made_from, build).images("pixels")
+    return kept_of(source, names, decoder, build).images("pixels")
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,18 @@ class Kept:
 
     def images(self, name: str) -> InMemory:
         return InMemory(self.arrays[name], known_digest=self.digests[name])
+
+
+def kept_of(source: Source, names: Sequence[str], recipe: object, build: Callable[[Path, Source], None]) -> Kept:
+    """The arrays that `build` makes from the content of files; files of the same content are not decoded again."""
+    content = content_of(source, names)
+
+    def watched(folder: Path) -> None:
+        files = Watched(source)
+        build(folder, files)
+        files.require(names, content)
+
+    return kept([recipe, content], watched)
 
 
 def kept(made_from: Sequence[object], build: Callable[[Path], None]) -> Kept:

@@ -15,10 +15,10 @@ import torchvision
 
 from fnll.errors import UserError
 from fnll.images import Transform
-from fnll.scenario.datasets.decoding import kept
+from fnll.scenario.datasets.decoding import kept_of
 from fnll.scenario.datasets.download import ELSEWHERE, obtain
 from fnll.scenario.datasets.options import Options, Shared
-from fnll.scenario.datasets.sources import Folder
+from fnll.scenario.datasets.sources import Folder, Source
 from fnll.scenario.scenario import Dataset
 
 FILES = {
@@ -91,7 +91,7 @@ def _load(kind: Kind, root: str, download: bool) -> Dataset:
         found = {file: name or wanted[file] for file, name in found.items()}
     names = {file: name for file, name in found.items() if name is not None}
 
-    def build(cache: Path) -> None:
+    def build(cache: Path, folder: Source) -> None:
         for part, (images, labels) in FILES.items():
             pixels, targets = read_idx(folder, names[images], 3), read_idx(folder, names[labels], 1)
             if len(pixels) != len(targets):
@@ -102,7 +102,7 @@ def _load(kind: Kind, root: str, download: bool) -> Dataset:
             np.save(cache / f"{part}.npy", pixels[:, None])
             np.save(cache / f"{part}_labels.npy", targets.astype(np.int64))
 
-    stored = kept(list(zip(names.values(), folder.stats(names.values()), strict=True)), build)
+    stored = kept_of(folder, list(names.values()), "idx", build)
     return Dataset(
         name=kind.name,
         train=stored.images("train"),
@@ -120,7 +120,7 @@ def _find(kind: Kind, folder: Folder, file: str) -> str | None:
     return next((name for name in candidates if folder.has(name)), None)
 
 
-def read_idx(folder: Folder, name: str, dimensions: int) -> np.ndarray:
+def read_idx(folder: Source, name: str, dimensions: int) -> np.ndarray:
     """An array of bytes: two zeros, type 8, the number of dimensions, their sizes (big-endian), the data."""
     content = folder.read(name)
     try:
@@ -132,6 +132,7 @@ def read_idx(folder: Folder, name: str, dimensions: int) -> np.ndarray:
             raise ValueError(f"it does not hold {' x '.join(map(str, shape))} bytes")
     except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
         raise UserError(
-            f"{folder.title}: {folder.place(name)} is damaged or no IDX file ({error}); delete it and {folder.advice}"
+            f"{folder.title}: {folder.place(name)} is corrupted or not an IDX file ({error}); delete it "
+            f"and {folder.advice}"
         ) from error
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

@@ -11,11 +11,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fnll.errors import UserError
 
-Stat = tuple[int, int]  # size in bytes, and a number that changes with the content
+
+class Mark(NamedTuple):
+    """What the system says about a file without reading it; times in nanoseconds."""
+
+    size: int
+    modified: int  # which anybody can set
+    changed: int  # content, name or rights; set by the system alone
+    inode: int
+
+    @classmethod
+    def of(cls, file: str | int) -> Mark:
+        """Of a path, or of an open file."""
+        found = os.stat(file)
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
 
 
 class Source(Protocol):
@@ -31,7 +44,7 @@ class Source(Protocol):
 
     def read(self, name: str) -> bytes: ...
 
-    def stats(self, names: Iterable[str]) -> list[Stat]: ...
+    def marks(self, names: Iterable[str]) -> list[Mark]: ...
 
     def children(self, name: str) -> list[str]: ...  # what a folder holds, in order; nothing if there is no such folder
 
@@ -59,16 +72,14 @@ class Folder:
         except OSError as error:
             raise missing(self, [name], reason=error.strerror or str(error)) from error
 
-    def stats(self, names: Iterable[str]) -> list[Stat]:
-        found: list[Stat] = []
+    def marks(self, names: Iterable[str]) -> list[Mark]:
+        found: list[Mark] = []
         absent: list[str] = []
         for name in names:
             try:
-                stat = os.stat(self.root + os.sep + name)
+                found.append(Mark.of(self.root + os.sep + name))
             except OSError:
                 absent.append(name)
-            else:
-                found.append((stat.st_size, stat.st_mtime_ns))
         if absent:
             raise missing(self, absent)
         return found
@@ -105,8 +116,11 @@ class Archive:
         except (KeyError, OSError, zipfile.BadZipFile) as error:
             raise missing(self, [name], reason=str(error)) from error
 
-    def stats(self, names: Iterable[str]) -> list[Stat]:
-        return [(info.file_size, info.CRC) for info in (self._zip().getinfo(name) for name in names)]
+    def marks(self, names: Iterable[str]) -> list[Mark]:
+        opened = self._zip().fp
+        assert opened is not None  # it is never closed
+        whole = Mark.of(opened.fileno())  # not the checksums inside, which are easily forged
+        return [whole for _ in names]
 
     def children(self, name: str) -> list[str]:
         return self._tree.get(name.strip("/"), [])

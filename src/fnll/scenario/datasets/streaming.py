@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fnll.images import Images
+from fnll.scenario.datasets.contents import content_of
 from fnll.scenario.datasets.decoding import Decoder, decoded, threads
 from fnll.scenario.datasets.sources import Source
 
@@ -47,12 +48,9 @@ class Streaming:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the files' names and sizes and of how they are decoded; reading every image would take hours."""
-        content = hashlib.blake2b(repr(self.decoder).encode(), digest_size=16)
-        names = [name.decode() for name in self.names]
-        for name, (size, _) in zip(names, self.source.stats(names), strict=True):
-            content.update(f"{name}\0{size}\0".encode())
-        return content.hexdigest()
+        """A hash of the files' names and content and of how they are decoded; the first to ask reads every file."""
+        content = content_of(self.source, [name.decode() for name in self.names])
+        return hashlib.blake2b(f"{self.decoder!r}\0{content}".encode(), digest_size=16).hexdigest()
 
     def __len__(self) -> int:
         return len(self.names)

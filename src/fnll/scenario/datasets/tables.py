@@ -43,7 +43,7 @@ def one_hot(folder: Folder, name: str, key: str, class_names: Sequence[str]) -> 
     try:
         table = pd.read_csv(io.StringIO(_text(folder, name)))
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise UserError(f"{folder.title}: {folder.place(name)} is no CSV file ({error}); {folder.advice}") from error
+        raise UserError(f"{folder.title}: {folder.place(name)} is not a CSV file ({error}); {folder.advice}") from error
     absent = [column for column in (key, *class_names) if column not in table]
     if absent:
         raise UserError(

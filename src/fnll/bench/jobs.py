@@ -1,0 +1,102 @@
+"""Vectorised jobs of the methods themselves, against one client after the other: training steps, and whole jobs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fnll.bench.clock import Clock, instrumented
+from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
+from fnll.bench.result import Claim, Result, Timing
+from fnll.bench.worlds import experiment_of, play
+from fnll.errors import UserError
+from fnll.executors import Serial
+from fnll.executors.numerics import limit_threads
+from fnll.executors.vectorised import Vectorised
+from fnll.federation import Executor
+from fnll.harness.prepare import Experiment
+from fnll.types import Call, Update
+
+WORLD = ("dataset=digits", "model=small_cnn", "num_clients=20", "fraction=0.5", "noise.rho=0.6", "noise.tau=0.5")
+CASES: dict[str, tuple[str, int, Sequence[str]]] = {  # job, the round whose calls are measured, settings
+    "fedcorr, stage 1": ("preprocess", 3, ("method=fedcorr", "method.stage1_cohort=10", "method.passes=2")),
+    "fedrn, after its warm-up": ("train", 3, ("method=fedrn", "method.warmup=3")),
+    "fednoro, stage 2": ("train", 5, ("method=fednoro", "method.warmup=2")),
+}
+PHASES = ("data", "step", "copy", "rest")
+
+
+def measure(words: Sequence[str], repeat: int) -> Result:
+    """Ten digits clients a round, 5 epochs, batches of 10, small CNN; `words` may change that."""
+    timings: dict[str, Timing] = {}
+    claims: list[Claim] = []
+    seconds: dict[str, dict[str, float]] = {}
+    for case, (job, t, own) in CASES.items():
+        experiment = experiment_of((*WORLD, *own, *words))
+        found, phases = _compared(experiment, calls_of(experiment, job, t), repeat)
+        serial, *others = found
+        timings |= {f"{case}: {name}": timing for name, timing in found.items()}
+        seconds |= {f"{case}: {name}": parts for name, parts in phases.items()}
+        for name in others:
+            last = name == others[-1]
+            steps = phases[serial]["step"] / phases[name]["step"]
+            claims.append(Claim(f"{case}: steps, {name} / {serial}", steps, at_least=3.0 if last else None))
+            whole = found[serial].best / found[name].best
+            claims.append(Claim(f"{case}: whole job, {name} / {serial}", whole, at_least=2.0 if last else None))
+    return Result("jobs", (*WORLD, *words), timings, tuple(claims), {"seconds": seconds})
+
+
+@dataclass
+class _Listening:
+    """Serial, and keeps the calls it was last asked for, by job."""
+
+    serial: Serial
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    exact = True
+
+    def map(self, calls: Sequence[Call]) -> list[Update]:
+        self.calls |= {calls[0].name: list(calls)} if calls else {}
+        return self.serial.map(calls)
+
+    def close(self) -> None:
+        self.serial.close()
+
+
+def calls_of(experiment: Experiment, job: str, t: int) -> list[Call]:
+    """What the server asks of its clients in round `t` under the name of `job`."""
+    listening = _Listening(Serial(experiment.scenario))
+    play(experiment, listening, t + 1)
+    if job not in listening.calls:
+        raise UserError(f"method={experiment.request.name} has not asked for {job} by round {t}")
+    return listening.calls[job]
+
+
+def _compared(
+    experiment: Experiment, calls: Sequence[Call], repeat: int
+) -> tuple[dict[str, Timing], dict[str, dict[str, float]]]:
+    clock = Clock()
+    spent: dict[str, list[dict[str, float]]] = defaultdict(list)
+
+    def variant(name: str, executor: Executor, threads: int) -> Variant:
+        def run(watch: Stopwatch) -> int:
+            limit_threads(threads)
+            clock.seconds.clear()
+            with watch, clock.phase("rest"):
+                executor.map(calls)
+            spent[name].append({phase: clock.seconds[phase] for phase in PHASES})
+            return 0
+
+        return run
+
+    vectorised = Vectorised(experiment.scenario)
+    variants = {"serial, 1 thread": variant("serial, 1 thread", Serial(experiment.scenario), 1)}
+    for name, threads in (("vectorised, 1 thread", 1), ("vectorised, 2 threads", 2)):
+        variants[name] = variant(name, vectorised, threads)
+    try:
+        with deterministic("warn"), instrumented(clock):
+            timings = take_turns(variants, repeat)
+    finally:
+        limit_threads(1)
+    best = {name: min(range(repeat), key=lambda i, name=name: timings[name].wall[i]) for name in variants}  # type: ignore[misc]
+    return timings, {name: spent[name][best[name]] for name in variants}

@@ -1,0 +1,70 @@
+"""What a person sees during a run: one progress bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fnll.harness.folder import RunFolder
+from fnll.harness.prepare import Experiment
+
+QUIET_SECONDS = 10  # plain lines come at most this often
+
+
+class RunBar:
+    """A progress bar for one run; a line from time to time where the output is not a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("accuracy {task.fields[accuracy]:.1%}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task: TaskID | None = None
+        self.spoken = time.monotonic()
+
+    def start(self, experiment: Experiment, folder: RunFolder) -> None:
+        name, rounds = experiment.request.name, experiment.cfg.rounds
+        done = [row["round"] for row in folder.rows()]
+        self.console.print(
+            f"{name} on {experiment.scenario.name}: {len(experiment.scenario.shards)} clients, "
+            f"{experiment.cohort_size} a round, {rounds} rounds, scenario {experiment.scenario.fingerprint}, "
+            f"run {folder.run_id}",
+            soft_wrap=True,
+        )
+        if done:
+            self.console.print(f"resuming after round {done[-1]}")
+        self.bar.start()
+        self.task = self.bar.add_task(name, total=rounds, completed=done[-1] if done else 0, accuracy=0.0)
+
+    def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
+        assert self.task is not None
+        self.bar.update(self.task, completed=row["round"], accuracy=row["test/accuracy"])
+        if not self.console.is_terminal and time.monotonic() - self.spoken > QUIET_SECONDS:
+            self.spoken = time.monotonic()
+            self.console.print(f"round {row['round']}/{rounds}  accuracy {row['test/accuracy']:.1%}")
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        self.bar.stop()
+
+    def abort(self) -> None:
+        self.bar.stop()
+
+
+def verdict(summary: dict[str, Any]) -> str:
+    """One line that says how a finished run ended."""
+    accuracy = summary["test/accuracy"]
+    if summary["diverged"]:
+        best = "nothing" if accuracy["best"] is None else f"{accuracy['best']:.1%}"
+        return f"diverged: the weights became non-finite; best on test before that: {best}"
+    return (
+        f"accuracy: last10 {accuracy['last10']:.2%}   last {accuracy['last']:.2%}   best on test {accuracy['best']:.2%}"
+    )

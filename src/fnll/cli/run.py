@@ -1,0 +1,97 @@
+"""`fnll run`: one run, with all of Hydra's own flags."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from fnll.errors import UserError
+from fnll.harness.config import (
+    CONFIG_NAME,
+    GROUPS,
+    MISTAKES,
+    check_choices,
+    config_dir,
+    explain,
+    in_new_words,
+    named_preset,
+    options,
+    request_of,
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Hand the words to Hydra; its errors come back as messages of ours."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise instead of printing and exiting with 1
+    argv = in_new_words(argv)
+    extra = extra_config_dirs(argv)
+    mistakes: list[UserError] = []
+
+    def task(cfg: DictConfig) -> float | None:
+        try:
+            return _run(cfg, extra)
+        except (UserError, *MISTAKES) as error:  # raised here, Hydra would print a message of its own above ours
+            mistakes.append(error if isinstance(error, UserError) else explain(error, extra))
+            return None
+
+    if any(word in ("--info", "-i") or word.startswith("--info=") for word in argv):
+        hydras = logging.getLogger("hydra")  # its answer is a debug message
+        hydras.setLevel(logging.DEBUG)
+        hydras.addHandler(logging.StreamHandler(sys.stdout))
+    check_choices(argv, extra)
+    before = sys.argv
+    sys.argv = ["fnll run", *named_preset(argv, extra)]
+    try:
+        for group in GROUPS:
+            options(group, extra)
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(task)()
+    except MISTAKES as error:
+        raise explain(error, extra) from None
+    finally:
+        sys.argv = before
+    if mistakes:
+        raise mistakes[0]
+    return 0
+
+
+def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
+    # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait for them.
+    from rich.console import Console
+
+    from fnll.cli.progress import RunBar, verdict
+    from fnll.harness.execute import execute
+    from fnll.harness.loggers import watchers
+    from fnll.harness.prepare import prepare
+
+    request = request_of(cfg, config_dirs=config_dirs)
+    mirrors = watchers(request)  # first: a mistake in them shows before data is read
+    experiment = prepare(request)
+    console = Console(stderr=False, highlight=False)
+    folder = Path(request.cfg.runs_dir) / experiment.run_id
+    known = (folder / "summary.json").exists()
+    summary = execute(experiment, [RunBar(console), *mirrors])
+    if known:
+        console.print(
+            f"{experiment.run_id} is finished already; nothing to do (delete its folder to compute it again)",
+            soft_wrap=True,
+        )
+    console.print(verdict(summary), soft_wrap=True)
+    console.print(f"run folder: {folder}", soft_wrap=True)
+    return summary["test/accuracy"]["last10"]  # what a Hydra sweeper may optimise
+
+
+def extra_config_dirs(argv: Sequence[str]) -> list[Path]:
+    """The folders given by Hydra's `--config-dir`."""
+    found = []
+    for i, word in enumerate(argv):
+        if word in ("--config-dir", "-cd") and i + 1 < len(argv):
+            found.append(Path(argv[i + 1]))
+        elif word.startswith("--config-dir="):
+            found.append(Path(word.partition("=")[2]))
+    return found

@@ -1,0 +1,107 @@
+"""`fnll sweep`: a grid of runs, in parallel; finished ones are skipped, interrupted ones resumed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from fnll.errors import UserError, require_integer
+from fnll.harness.config import compose, store_of
+from fnll.sweep.conductor import Conductor
+from fnll.sweep.display import Plain, Terminal, summarise
+from fnll.sweep.events import Kind
+from fnll.sweep.grid import Job, expand, shard
+from fnll.sweep.launchers import check_store, launcher_of
+
+DESCRIPTION = """A grid of runs, in Hydra's own syntax for multiruns. Finished runs are skipped, interrupted ones are
+resumed, and a failed run does not stop the others, so the same command can be repeated at any time.
+
+  fnll sweep method=fedavg,fedprox noise.rho=0.4,0.8 'seed=range(3)'
+  fnll sweep experiment=rho_tau method=fedcorr
+  fnll sweep 'method=glob(fed*,exclude=*_official)' --dry-run
+
+experiment=NAME is a named grid from configs/experiment; command-line settings take precedence over it.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Expand the grid, run it, and report the outcome of every run."""
+    args = _parser().parse_intermixed_args(list(argv))
+    if args.jobs is not None:
+        require_integer("--jobs", args.jobs, 1, "runs at a time on this machine")
+    console = Console(highlight=False)
+    grid = expand(args.words, args.config_dir)
+    jobs = shard(grid.jobs, args.shard) if args.shard else grid.jobs
+    if not jobs:
+        raise UserError(f"--shard {args.shard}: there are only {len(grid.jobs)} runs; use fewer parts")
+    if args.dry_run:
+        return _dry_run(console, jobs)
+    runs_dir = store_of(compose(jobs[0].words, args.config_dir).cfg)
+    check_store(runs_dir)
+    started = time.monotonic()
+    with _sigterm_is_ctrl_c(), closing(launcher_of(grid.settings, jobs, args.jobs, runs_dir)) as launcher:
+        console.print(f"{len(jobs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
+        with (Terminal if console.is_terminal else Plain)(console, len(jobs)) as display:
+            outcomes = Conductor(launcher, display).run(jobs)
+    for line in summarise(outcomes, time.monotonic() - started):
+        console.print(line, soft_wrap=True, markup=False)
+    if args.report:
+        _report(runs_dir, args.report)
+    return int(any(outcome.kind is Kind.FAILED for outcome in outcomes.values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fnll sweep", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="*", metavar="SETTING=VALUES", help="Hydra overrides: a,b  range()  glob()")
+    parser.add_argument("--jobs", "-j", type=int, metavar="N", help="runs at a time on this machine (default: cores)")
+    parser.add_argument("--dry-run", action="store_true", help="list the runs and their state, and do nothing")
+    parser.add_argument("--shard", metavar="I/N", help="do the I-th of N parts of the grid")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write a report of the store to DIR in the end")
+    parser.add_argument(
+        "--config-dir", "-cd", type=Path, action="append", default=[], metavar="DIR", help="a folder of more configs"
+    )
+    return parser
+
+
+def _dry_run(console: Console, jobs: Sequence[Job]) -> int:
+    """One line for each run: its state, its id, what it is; invalid ones count as failures."""
+    from fnll.sweep.job import status  # late: torch takes seconds to import
+
+    failed = False
+    for job in jobs:
+        try:
+            run_id, state = status(job)
+            line = f"{state:<10}  {run_id:<30}  {job}"
+        except UserError as error:
+            failed, line = True, f"{'invalid':<10}  {job}: {error}\n  {job.command}"
+        console.print(line, soft_wrap=True, markup=False)
+    return int(failed)
+
+
+def _report(runs_dir: Path, out: Path) -> None:
+    from fnll.cli import report
+
+    report.main([str(runs_dir), "--out", str(out)])
+
+
+@contextmanager
+def _sigterm_is_ctrl_c() -> Iterator[None]:
+    """Let a batch system's signal end the workers and the display as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,95 @@
+"""How a client's job is done: its data and randomness set up, its requests for training met, its result stamped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from fnll.fit import fit
+from fnll.local import Fit, Trained
+from fnll.scenario.scenario import Scenario
+from fnll.seeding import Streams
+from fnll.types import Call, Client, Update
+
+
+def perform(scenario: Scenario, call: Call, device: torch.device) -> Update:
+    """Do one client's job: pure in (message, data, memory, seed). Shared by every exact executor."""
+    return finished(Started(scenario, call, device)).update
+
+
+def finished(job: Started) -> Started:
+    """Do what is left of a job, one training after the other."""
+    while job.request is not None:
+        job.resume(job.alone(fit))
+    return job
+
+
+class Started:
+    """A client's job as far as it has come: it waits for its `request`, or has its `update`.
+
+    The global generators (dropout and friends draw from them) are the job's own while it is at work.
+    """
+
+    def __init__(self, scenario: Scenario, call: Call, device: torch.device) -> None:
+        self.call = call
+        self.client: Client = scenario.client(
+            call.client, t=call.t, memory=call.memory, labels=call.labels, seed=call.seed, device=device
+        )
+        self.request: Fit | None = None
+        self._update: Update | None = None
+        self._streams = Streams(call.seed, device)
+        self._training: Generator[Fit, Trained, Update] | None = None
+        with self._at_work():
+            outcome = call.job(self.client, **call.message)
+            if isinstance(outcome, Generator):
+                self._training = outcome
+            else:
+                self._end(outcome)
+        if self._training is not None:
+            self._ask(lambda training: next(training))
+
+    @property
+    def update(self) -> Update:
+        if self._update is None:
+            raise RuntimeError(f"job {self.call.name} still waits for its training")
+        return self._update
+
+    def resume(self, trained: Trained) -> None:
+        """Go on with what was trained, to the next request or to the end."""
+        self._ask(lambda training: training.send(trained))
+
+    def alone(self, work: Callable[[Fit], Trained]) -> Trained:
+        """Meet the request as a part of this job."""
+        assert self.request is not None
+        with self._at_work():
+            return work(self.request)
+
+    def _ask(self, go_on: Callable[[Generator[Fit, Trained, Update]], Fit]) -> None:
+        assert self._training is not None
+        with self._at_work():
+            try:
+                self.request = go_on(self._training)
+            except StopIteration as end:
+                self.request = None
+                self._end(end.value)
+            else:
+                if not isinstance(self.request, Fit):
+                    raise TypeError(f"a job yields Fit(module, client), got {type(self.request).__name__}")
+
+    def _end(self, update: object) -> None:
+        if not isinstance(update, Update):
+            raise TypeError(f"a job returns an Update, got {type(update).__name__}")
+        size = len(self.client) if update.size is None else update.size
+        self._update = replace(update, client=self.client.id, size=size)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        try:
+            with self._streams.active():
+                yield
+        except Exception as error:
+            error.add_note(f"client {self.call.client}, round {self.call.t}, job {self.call.name}")
+            raise

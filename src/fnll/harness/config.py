@@ -1,0 +1,288 @@
+"""From words on the command line to a resolved config, with Hydra's errors in plain words."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from fnll.errors import UserError, nearest, require
+
+log = logging.getLogger(__name__)
+
+CONFIG_NAME = "run"
+PAPER = "preset=paper"
+MISTAKES = (HydraException, OmegaConfBaseException, yaml.YAMLError)  # what a wrong word or file makes Hydra raise
+ENTRY_POINTS = "fnll.configs"
+RENAMED = {"executor=cohort": "executor=vectorised"}  # words of earlier versions that are still understood
+GROUPS = (
+    "scenario",
+    "dataset",
+    "partition",
+    "noise",
+    "model",
+    "local",
+    "method",
+    "executor",
+    "logger",
+    "preset",
+    "experiment",
+)
+
+
+def config_dir() -> Path:
+    """The configs: inside the installed package, or at the top of the source tree."""
+    inside = Path(str(files("fnll"))) / "configs"
+    return inside if inside.is_dir() else Path(__file__).resolve().parents[3] / "configs"
+
+
+@cache  # reading the metadata of every installed package takes as long as composing a config
+def plugin_dirs() -> dict[str, Path]:
+    """Config folders of other installed packages, by the name under which they registered."""
+    found: dict[str, Path] = {}
+    for point in entry_points(group=ENTRY_POINTS):
+        folder = _plugin_dir(point)
+        if found.setdefault(point.name, folder) != folder:
+            raise UserError(
+                f"two installed packages register {ENTRY_POINTS} under the name {point.name!r}: {found[point.name]} "
+                f"and {folder}; rename one of the entry points or uninstall one of the packages"
+            )
+    return found
+
+
+def _plugin_dir(point: EntryPoint) -> Path:
+    package, _, inside = point.value.partition(":")
+    who = f"the installed package {point.dist.name if point.dist else package!r} registers {point.value!r} with fnll"
+    try:
+        folder = Path(str(files(package))) / inside
+    except Exception as error:  # whatever importing somebody's package may raise
+        raise UserError(f"{who}, but importing it fails: {error}; fix or uninstall it") from error
+    if not folder.is_dir():
+        raise UserError(f"{who}, but there is no folder {folder}; fix or uninstall it")
+    return folder
+
+
+def options(group: str, extra: Sequence[Path] = ()) -> dict[str, Path]:
+    """The choices of a config group, ours and the plugins'; two packages with the same name are refused."""
+    found: dict[str, Path] = {}
+    for folder in (config_dir(), *plugin_dirs().values(), *extra):
+        for path in sorted((folder / group).glob("*.yaml")):
+            if path.stem in found and found[path.stem] != path:
+                raise UserError(
+                    f"{group}={path.stem} is defined twice: in {found[path.stem]} and in {path}; "
+                    "rename one of them or uninstall one of the packages"
+                )
+            found[path.stem] = path
+    return found
+
+
+@dataclass(frozen=True)
+class Request:
+    """One composed run: its resolved config, and which file each group's values came from."""
+
+    cfg: DictConfig
+    choices: dict[str, str]
+    overrides: tuple[str, ...] = ()
+    config_dirs: tuple[Path, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The method as the user named it."""
+        return self.choices["method"]
+
+    @property
+    def command(self) -> str:
+        """What to type to run this again."""
+        return command(self.overrides, self.config_dirs)
+
+
+def command(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> str:
+    """The shell command that runs what these overrides describe."""
+    return shlex.join(["fnll", "run", *(f"--config-dir={folder}" for folder in config_dirs), *overrides])
+
+
+def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> Request:
+    """The config that `fnll run` would see for these overrides."""
+    for group in GROUPS:
+        options(group, config_dirs)
+    search = (
+        [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in config_dirs)}]"] if config_dirs else []
+    )
+    GlobalHydra.instance().clear()
+    overrides = in_new_words(overrides)
+    check_choices(overrides, config_dirs)
+    overrides = named_preset(overrides, config_dirs)
+    try:
+        with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
+            cfg = hydra_compose(CONFIG_NAME, overrides=[*overrides, *search], return_hydra_config=True)
+            return request_of(cfg, tuple(overrides), config_dirs)
+    except MISTAKES as error:
+        raise explain(error, config_dirs) from None
+
+
+def in_new_words(words: Sequence[str]) -> list[str]:
+    """`words` with those of earlier versions in their present form; says once what is new."""
+    known = [RENAMED.get(word, word) for word in words]
+    for old, new in zip(words, known, strict=True):
+        if old != new:
+            log.warning("%s is called %s since 0.2", old, new)
+    return known
+
+
+def check_choices(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> None:
+    """Refuse a group without a choice, which Hydra answers with an error of its own internals."""
+    for group in GROUPS:
+        if {f"{group}=", f"{group}=null", f"~{group}"}.intersection(words):
+            choices = ", ".join(sorted(options(group, config_dirs)))
+            raise UserError(f"{group} needs a choice; leave it out, or type {group}=NAME with one of {choices}")
+
+
+def named_preset(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[str]:
+    """Put the preset of the chosen method and data set in the place of `preset=paper`."""
+    rest = [word for word in words if word != PAPER]
+    if len(rest) == len(words):
+        return rest
+    choices = compose([word for word in rest if "=" in word and not word.startswith("-")], config_dirs).choices
+    name = f"{choices['method']}_{choices['dataset']}"
+    if name in options("preset", config_dirs):
+        return [f"preset={name}" if word == PAPER else word for word in words]  # in its place: options may follow
+    log.warning("no paper has settings for method=%(method)s on dataset=%(dataset)s; the shared ones are used", choices)
+    return rest
+
+
+def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config_dirs: Sequence[Path] = ()) -> Request:
+    """Split a config with Hydra's own node into the run's config and the choices made."""
+    hydra = cfg.hydra if "hydra" in cfg else HydraConfig.get()
+    chosen = [(str(key), value) for key, value in hydra.runtime.choices.items() if value is not None]
+    choices = {key: str(value) for key, value in chosen if not key.startswith("hydra/") and "@_global_" not in key}
+    if overrides is None:
+        overrides = tuple(hydra.overrides.task)
+    own = cfg.copy()
+    with open_dict(own):
+        own.pop("hydra", None)
+    resolved: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    _check_keys(resolved)
+    if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
+        raise UserError(f"method={choices['method']}: methods lie in the folder `method` itself; type the name alone")
+    return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs))
+
+
+def store_of(cfg: DictConfig) -> Path:
+    """The folder that runs go to."""
+    require(
+        isinstance(cfg.runs_dir, str) and cfg.runs_dir != "",
+        f"runs_dir must name a folder, got {cfg.runs_dir!r}; type runs_dir=runs, or runs_dir=./3 for one called 3",
+    )
+    return Path(cfg.runs_dir)
+
+
+def _check_keys(cfg: dict[str, Any]) -> None:
+    """Refuse settings that nothing reads: a misspelt one in a YAML, or behind `+`, would be believed to count."""
+    known = yaml.safe_load((config_dir() / f"{CONFIG_NAME}.yaml").read_text())
+    expected = known.keys() - {"defaults", "hydra"}
+    for prefix, given, names in (("", cfg, expected), ("eval.", cfg.get("eval") or {}, known["eval"].keys())):
+        for key in given.keys() - names - (set() if prefix else set(GROUPS)):
+            raise _no_setting(prefix + key)
+        for key in sorted(names - given.keys()):
+            raise UserError(f"{prefix}{key} has no value; type {prefix}{key}=...")
+
+
+def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
+    """A Hydra or OmegaConf error in plain words, with the nearest names that exist."""
+    text = str(error)
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark
+        place = f"{mark.name}, line {mark.line + 1}" if mark else "a config file"
+        return UserError(f"{place} is not YAML: {error.problem}")
+    if isinstance(error, OverrideParseException):
+        reason = re.sub(r"(^Error parsing override '.*'\n)|(\n*See https://.*)", "", text).strip()
+        return UserError(
+            f"cannot read {error.override!r} ({reason}); type SETTING=VALUE, quoted if it holds brackets or spaces"
+        )
+    several = re.search(r"Ambiguous value for argument '(?P<word>.*)'\n", text)
+    if several:
+        return UserError(f"{several['word']} has several values; type `fnll sweep {several['word']}` to run them all")
+    missing = re.search(r"Could not find '(?P<group>[\w/]+)/(?P<name>[^'/]+)'", text)
+    if missing:
+        group, name = missing["group"], missing["name"]
+        hint = nearest(name, options(group, config_dirs)) if group in GROUPS else "see `fnll run --help`"
+        return UserError(f"there is no {group} called {name!r}; {hint}")
+    unknown = re.search(r"Could not override '(?P<key>[^']+)'", text) or re.search(
+        r"Key '(?P<key>[^']+)' is not in", text
+    )
+    if unknown:
+        key = unknown["key"]
+        return _elsewhere(key, error, config_dirs) or _no_setting(key)
+    value = re.search(r"Missing mandatory value: (?P<key>\S+)", text)
+    if value:
+        full = getattr(error, "full_key", None) or value["key"]
+        return UserError(f"{full} has no value; type {full}=...")
+    return UserError(re.sub(r"\s*\n\s*", " ", text).strip())
+
+
+def _no_setting(key: str) -> UserError:
+    hint = nearest(key, _known_keys(key))
+    if not hint.startswith("did you mean"):
+        hint = "`fnll run --cfg job` prints every setting"  # all of them would hide the message
+    return UserError(f"there is no setting called {key!r}; {hint}")
+
+
+def _elsewhere(key: str, error: Exception, config_dirs: Sequence[Path]) -> UserError | None:
+    """The message about a setting that other choices of its group have, but not the one that was made."""
+    group, _, setting = key.partition(".")
+    choices = options(group, config_dirs) if group in GROUPS else {}
+    having = [name for name, path in choices.items() if key in _leaves(_inherited(path), f"{group}.")]
+    if not having:
+        return None
+    node = getattr(error.__cause__, "parent_node", None)  # the group's own node, where the setting was looked for
+    target = node.get("_target_") if isinstance(node, DictConfig) else None
+    chosen = [name for name, path in choices.items() if target and _inherited(path).get("_target_") == target]
+    subject = f"{group}={chosen[0]}" if len(chosen) == 1 else f"the chosen {group}"
+    return UserError(f"{subject} has no setting {setting!r}; these choices of {group} have it: {', '.join(having)}")
+
+
+def _inherited(path: Path) -> dict[str, Any]:
+    """A choice's settings with those of the choices it starts from."""
+    own = yaml.safe_load(path.read_text()) or {}
+    bases = [path.with_name(f"{base}.yaml") for base in own.get("defaults", []) if isinstance(base, str)]
+    return {key: value for base in bases if base.exists() for key, value in _inherited(base).items()} | own
+
+
+def _known_keys(key: str) -> list[str]:
+    """Every setting of the default config and of all choices of the group that `key` is in."""
+    group = key.split(".")[0]
+    keys: set[str] = set(GROUPS)
+    sources = [(config_dir() / f"{CONFIG_NAME}.yaml", "")]
+    groups = [group] if group in GROUPS else [name for name in GROUPS if name not in ("preset", "experiment")]
+    sources += [(path, f"{name}.") for name in groups for path in options(name).values()]
+    for path, prefix in sources:
+        keys |= _leaves(yaml.safe_load(path.read_text()) or {}, prefix)
+    return sorted(keys)
+
+
+def _leaves(node: Any, prefix: str) -> set[str]:
+    if not isinstance(node, dict):
+        return set()
+    found = set()
+    for name, value in node.items():
+        if str(name).startswith("_") or name in ("defaults", "hydra"):
+            continue
+        found.add(f"{prefix}{name}")
+        found |= _leaves(value, f"{prefix}{name}.")
+    return found

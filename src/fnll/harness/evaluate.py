@@ -1,0 +1,94 @@
+"""What the harness measures: the global model on the clean test set. Methods never evaluate themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from fnll.images import Images, InMemory, Transform
+from fnll.seeding import torch_rng
+
+IN_MEMORY = 1 << 29  # bytes of normalised test images kept ready; larger sets are normalised batch by batch
+
+
+class TestSet:
+    """The clean test set, ready for a network on `device`."""
+
+    __test__ = False  # not a pytest class
+
+    def __init__(
+        self,
+        images: Images,
+        labels: Tensor,
+        transform: Transform,
+        num_classes: int,
+        batch_size: int,
+        device: torch.device,
+    ) -> None:
+        self.images, self.labels, self.transform = images, labels, transform
+        self.num_classes, self.batch_size, self.device = num_classes, batch_size, device
+        floats = 4 * len(labels) * images.shape[0] * images.shape[1] * images.shape[2]
+        self.ready = list(self._prepare()) if floats <= IN_MEMORY else None
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels in fixed order and fixed batch size (networks with batch statistics depend on it)."""
+        return iter(self.ready) if self.ready is not None else self._prepare()
+
+    def sampled(self, limit: int) -> TestSet:
+        """A fixed sub-sample, for what has to be measured many times over."""
+        order = torch.randperm(len(self.labels), generator=torch_rng("sampled test set", len(self.labels)))
+        rows = order[:limit].sort().values
+        images = InMemory(self.images.take(rows))
+        return TestSet(images, self.labels[rows], self.transform, self.num_classes, self.batch_size, self.device)
+
+    def _prepare(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(self.labels), self.batch_size):
+            rows = torch.arange(start, min(start + self.batch_size, len(self.labels)))
+            pixels = self.images.take(rows).to(self.device)
+            following = range(start + self.batch_size, min(start + 2 * self.batch_size, len(self.labels)))
+            self.images.prefetch(torch.tensor(following))
+            yield self.transform.plain(pixels), self.labels[rows].to(self.device)
+
+
+@torch.inference_mode()
+def confusion(model: nn.Module, test: TestSet) -> tuple[Tensor, float]:
+    """Counts (true class, predicted class) and the mean cross-entropy of `model` on the test set."""
+    model = model.to(test.device).eval()
+    counts = MulticlassConfusionMatrix(test.num_classes, validate_args=False).to(test.device)
+    loss = torch.zeros((), dtype=torch.float64, device=test.device)
+    for x, y in test.batches():
+        logits = model(x)
+        loss += F.cross_entropy(logits.float(), y, reduction="sum").double()
+        counts.update(logits.argmax(1), y)
+    return counts.compute().cpu(), float(loss) / max(1, len(test.labels))
+
+
+def local_accuracies(models: Iterable[tuple[int, nn.Module]], test: TestSet) -> dict[int, float]:
+    """The accuracy of clients' own models, by client."""
+    return {client: scores(*confusion(model, test))["test/accuracy"] for client, model in models}
+
+
+def local_scores(accuracies: Mapping[int, float]) -> dict[str, float]:
+    """The mean and the extremes over clients."""
+    values = list(accuracies.values())
+    return {
+        "local/accuracy": sum(values) / len(values),
+        "local/accuracy_min": min(values),
+        "local/accuracy_max": max(values),
+    }
+
+
+def scores(counts: Tensor, loss: float) -> dict[str, float]:
+    """Accuracy, balanced accuracy (mean recall over the classes present in the truth) and loss."""
+    counts = counts.double()
+    support = counts.sum(1)
+    recall = counts.diag()[support > 0] / support[support > 0]
+    return {
+        "test/accuracy": float(counts.diag().sum() / counts.sum()),
+        "test/balanced_accuracy": float(recall.mean()),
+        "test/loss": loss,
+    }

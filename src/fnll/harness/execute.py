@@ -1,0 +1,164 @@
+"""One run: federate, observe, summarise."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+from fnll.errors import UserError
+from fnll.executors.numerics import set_deterministic
+from fnll.federation import federate
+from fnll.harness.checkpoint import Checkpoints
+from fnll.harness.config import Request, store_of
+from fnll.harness.folder import METRICS, DeclinedError, RunFolder, StoreError
+from fnll.harness.identity import run_id
+from fnll.harness.making import declined
+from fnll.harness.manifest import describe, facts_of
+from fnll.harness.observer import Observer, Progress, overlaps
+from fnll.harness.prepare import Experiment, prepare
+from fnll.harness.status import Status
+from fnll.system.files import remove_folder, write_atomic
+from fnll.weights import all_finite
+
+log = logging.getLogger(__name__)
+
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # what a store's disk may answer
+
+
+def execute(
+    experiment: Experiment, watchers: list[Progress] | None = None, *, spare_core: bool | None = None
+) -> dict[str, Any]:
+    """Run `experiment` to its end from where it stands, and return its summary; a finished run is only read.
+
+    `spare_core` says whether evaluation has a core to itself, for eval.overlap=auto; None: find out.
+    """
+    folder = RunFolder(Path(experiment.cfg.runs_dir) / experiment.run_id)
+    if folder.finished:
+        return folder.summary()
+    folder.require_resumable()
+    folder.open()
+    try:
+        if folder.finished:  # another process finished it while we waited for the lock
+            return folder.summary()
+        folder.unmark()
+        describe(experiment.request, folder, **facts_of(experiment))
+        _ask(experiment)
+        return _train(experiment, folder, watchers or [], spare_core)
+    except DeclinedError as error:
+        folder.mark(Status.DECLINED, {"reason": str(error)})
+        raise
+    except Exception as error:
+        with suppress(OSError):
+            folder.mark(Status.FAILED, {"error": told(error), "command": experiment.request.command, **_trace(error)})
+        if isinstance(error, OSError):
+            kind = StoreError if error.errno in UNWRITABLE else UserError
+            raise kind(f"run {folder.run_id}: cannot write to {folder.path}: {error.strerror or error}") from error
+        raise
+    finally:
+        folder.close()
+
+
+def prepare_or_record(request: Request) -> Experiment:
+    """Prepare a run of a sweep; one that cannot be is recorded as failed, so that the report can say why it is missing.
+
+    It has no scenario, so its folder is named by its settings alone. A later attempt that succeeds removes it.
+    """
+    folder = RunFolder(store_of(request.cfg) / run_id(request, fingerprint=None))
+    try:
+        experiment = prepare(request)
+    except Exception as error:
+        folder.open()
+        try:
+            with suppress(OSError):  # the error itself is what the user needs to know
+                describe(request, folder, str(request.cfg.device))
+                folder.mark(Status.FAILED, {"error": told(error), "command": request.command, **_trace(error)})
+        finally:
+            folder.close()
+        raise
+    remove_folder(folder.path)
+    return experiment
+
+
+def _ask(experiment: Experiment) -> None:
+    """Let the method decline a scenario that it cannot take, and a budget in which it would be another method."""
+    if reason := declined(experiment.method, experiment.world):
+        raise DeclinedError(f"{experiment.request.name} declines this scenario: {reason}")
+    if reason := experiment.too_small():
+        raise DeclinedError(f"{experiment.request.name} declines this budget: {reason}")
+
+
+def told(error: BaseException) -> str:
+    """An error in words: a user's mistake as its message, anything else with its type and notes."""
+    if isinstance(error, UserError):
+        return str(error)
+    return "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+
+
+def _trace(error: Exception) -> dict[str, str]:
+    return {} if isinstance(error, UserError) else {"traceback": "".join(traceback.format_exception(error))}
+
+
+def _train(
+    experiment: Experiment, folder: RunFolder, watchers: list[Progress], spare_core: bool | None
+) -> dict[str, Any]:
+    set_deterministic("warn")
+    checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
+    restored = checkpoints.load(folder.lengths())
+    if restored is not None and not folder.readable(restored.lengths[METRICS]):
+        log.warning("run %s: %s is damaged", folder.run_id, METRICS)
+        restored = None
+    if restored is None and (folder.path / METRICS).exists():
+        log.warning("run %s was interrupted before a usable checkpoint; it starts over", folder.run_id)
+    folder.cut(restored.lengths if restored else {})
+    for watcher in watchers:
+        watcher.start(experiment, folder)
+    executor = experiment.executor()
+    observer = Observer(experiment, folder, checkpoints, watchers, overlaps(experiment.cfg, spare_core))
+    last = restored.snapshot if restored else None
+    observer.resume(last)
+    diverged = False
+    try:
+        rounds = federate(
+            experiment.method,
+            executor,
+            experiment.world,
+            budget=experiment.budget,
+            seed=experiment.cfg.seed,
+            resume=last,
+        )
+        for snapshot, ledger in rounds:
+            diverged = not all_finite(snapshot.state.weights)
+            if diverged:
+                log.warning("round %d: the weights are no longer finite; the run stops here as diverged", snapshot.t)
+                break
+            last = snapshot
+            observer.see(snapshot, ledger)
+        observer.settle()
+    except BaseException:
+        for watcher in watchers:
+            watcher.abort()
+        raise
+    finally:
+        observer.close()
+        executor.close()
+    if last is not None:
+        write_atomic(folder.path / "weights.safetensors", safetensors.torch.save(last.state.weights))
+    facts = {
+        "method": experiment.request.name,
+        "seed": experiment.cfg.seed,
+        "run_id": folder.run_id,
+        "fingerprint": experiment.scenario.fingerprint,
+        "origin": experiment.scenario.origin,
+        "exact": executor.exact,
+        "protocol": experiment.cfg.protocol,
+    }
+    summary = folder.finish(facts, diverged=diverged, rounds=experiment.cfg.rounds)
+    for watcher in watchers:
+        watcher.finish(summary)
+    return summary

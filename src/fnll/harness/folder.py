@@ -1,0 +1,183 @@
+"""A run's folder: what it is called, what it holds, and how far it has come.
+
+`metrics.jsonl` and `diagnostics.jsonl` only grow; a checkpoint notes their lengths, and a resumed run first cuts them
+back to those, so that an interrupted run ends with the very file of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from fnll.errors import UserError
+from fnll.harness.diagnostics import plain
+from fnll.harness.metrics import SCORES, best, last, last10
+from fnll.harness.status import MARKS, SUMMARY, Status, marks, status_in
+from fnll.system.files import cut_back, open_own, own_folder, read_json, write_json
+
+FORMAT = 2  # of run folders, in manifest.json; 1, without the number, named states by modules. Reports read any
+METRICS, DIAGNOSTICS = "metrics.jsonl", "diagnostics.jsonl"
+HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # what a system answers where another process has the lock
+
+
+class BusyError(UserError):
+    """Another process is at work on this very run."""
+
+
+class StoreError(UserError):
+    """The run folder cannot be written: no run of this store can go on."""
+
+
+class DeclinedError(UserError):
+    """The method says that it is not made for this scenario, or cannot be itself within this budget."""
+
+
+class FormatError(UserError):
+    """The run was begun in another format of run folders: it is whole, but cannot be resumed."""
+
+
+class RunFolder:
+    """`<runs_dir>/<run_id>/`, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def finished(self) -> bool:
+        return status_in(self.path) is Status.FINISHED
+
+    def summary(self) -> dict[str, Any]:
+        try:
+            return read_json(self.path / SUMMARY)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{self.path / SUMMARY} cannot be read ({error}); delete it and type the command again to have "
+                "it written anew"
+            ) from None
+
+    def open(self) -> None:
+        """Make the folder and take its lock, which the system releases however this process ends."""
+        try:
+            own_folder(self.path)
+            self._lock = open_own(self.path / "lock", "a")
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to {self.path}: {error.strerror or error}; choose another folder with runs_dir=DIR"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            if error.errno in HELD:
+                raise BusyError(f"run {self.run_id} is being computed by another process; wait for it to end") from None
+            raise StoreError(
+                f"cannot lock {self.path / 'lock'}: {error.strerror or error}. Without locks two processes could write "
+                "one run; choose a folder on another file system with runs_dir=DIR"
+            ) from None
+        for left in self.path.glob(".*.*"):  # by a process that was killed in `write_atomic`
+            left.unlink()
+
+    def require_resumable(self) -> None:
+        """Refuse to go on with what was computed in another format; a folder without results may start anew."""
+        if not any((self.path / name).exists() for name in (METRICS, "checkpoint")):
+            return
+        try:
+            found = format_of(read_json(self.path / "manifest.json"))
+        except (OSError, ValueError, TypeError, AttributeError):
+            return  # damaged: what there is to resume from is checked by itself
+        if found != FORMAT:
+            version = "an older" if found < FORMAT else "a newer"
+            raise FormatError(
+                f"run {self.run_id} was begun by {version} fnll (its folder has format {found}, here it is {FORMAT}): "
+                "reports read it, but it cannot be resumed; finish it with that version, or "
+                f"delete {self.path} and type the command again to start over"
+            )
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def mark(self, status: Status, facts: Mapping[str, Any]) -> None:
+        """Write down what this attempt came to, if it did not come to an end; `status` is one of `MARKS`."""
+        write_json(self.path / MARKS[status], plain(dict(facts)))
+
+    def unmark(self) -> None:
+        """Forget what earlier attempts came to."""
+        for name in (name for status in MARKS for name in marks(status)):
+            (self.path / name).unlink(missing_ok=True)
+
+    def lengths(self) -> dict[str, int]:
+        """Current sizes of the append-only files."""
+        return {name: _size(self.path / name) for name in (METRICS, DIAGNOSTICS)}
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Cut the append-only files back to `lengths` (missing: to nothing)."""
+        for name in (METRICS, DIAGNOSTICS):
+            with suppress(FileNotFoundError):
+                cut_back(self.path / name, lengths.get(name, 0))
+
+    def append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows to an append-only file."""
+        if rows:
+            with open_own(self.path / name, "a") as file:
+                file.writelines(json.dumps(plain(dict(row)), allow_nan=False) + "\n" for row in rows)
+
+    def readable(self, length: int) -> bool:
+        """Whether the first `length` bytes of the metrics are whole rows, as a checkpoint of that length supposes."""
+        path = self.path / METRICS
+        head = path.read_bytes()[:length] if path.exists() else b""
+        try:
+            return len(head) == length and all(isinstance(json.loads(line), dict) for line in head.splitlines())
+        except ValueError:
+            return False
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The evaluated rounds so far."""
+        path = self.path / METRICS
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def finish(self, facts: Mapping[str, Any], *, diverged: bool, rounds: int) -> dict[str, Any]:
+        """Write `summary.json`, last and atomically: its presence is what makes a run finished."""
+        summary = {**facts, "finished": True, "diverged": diverged, **summarise(self.rows(), diverged, rounds)}
+        write_json(self.path / SUMMARY, plain(summary))
+        return summary
+
+
+def format_of(manifest: Mapping[str, Any]) -> int:
+    """The format of the run folder that a manifest lies in."""
+    return int(manifest.get("format", 1))
+
+
+def summarise(rows: Sequence[Mapping[str, Any]], diverged: bool, rounds: int) -> dict[str, Any]:
+    """Best, last and mean of the last ten of each test metric, and the final cost.
+
+    A loss that is not finite (null in its row) is never the best, and makes the last or the mean it belongs to null.
+    """
+    result: dict[str, Any] = {}
+    for name in SCORES:
+        values = [row[name] for row in rows]
+        places = [(row["round"], row[name]) for row in rows]
+        result[name] = {
+            "best": best(name, values),
+            "last": None if diverged else last(values),
+            "last10": None if diverged else last10(places, rounds),
+        }
+    if rows:
+        result |= {name: value for name, value in rows[-1].items() if name.startswith("comm/")}
+        result["time/total_s"] = rows[-1].get("time/total_s")
+    return result
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

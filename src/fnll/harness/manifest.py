@@ -1,0 +1,90 @@
+"""What a run is: its resolved config, and the facts around it (versions, commit, host, scenario)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fnll import NUMBERS, __version__
+from fnll.harness.budget import typed_shares
+from fnll.harness.config import Request
+from fnll.harness.diagnostics import plain
+from fnll.harness.folder import FORMAT, RunFolder
+from fnll.harness.identity import code_of, settings
+from fnll.harness.making import privileges
+from fnll.harness.prepare import Experiment, numerics_of
+from fnll.system.files import write_atomic, write_json
+
+
+def describe(request: Request, folder: RunFolder, device: str, **facts: object) -> None:
+    """Write what a run is: the resolved config with the names of the choices, and the facts around it."""
+    config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
+    config.pop("sweep", None)  # of the grid, not of the run
+    write_atomic(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+    manifest = {
+        "format": FORMAT,
+        "run_id": folder.run_id,
+        "command": request.command,
+        "numbers": NUMBERS,
+        "numerics": numerics_of(request.cfg),
+        "commit": commit(),
+        "code": code_of(settings(request)),  # of plugins
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "fnll": __version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "torchvision", "lightning", "scikit-learn", "numpy")},
+        },
+        "host": {
+            "platform": platform.platform(),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "device": device,
+        },
+        **facts,
+    }
+    write_json(folder.path / "manifest.json", plain(manifest))
+
+
+def facts_of(experiment: Experiment) -> dict[str, Any]:
+    """What only a prepared run knows about itself."""
+    scenario, truth, method = experiment.scenario, experiment.truth, experiment.method
+    return {
+        "fingerprint": scenario.fingerprint,
+        "origin": scenario.origin,
+        "dataset": scenario.name,
+        "device": str(experiment.device),
+        "paper": (type(method).__doc__ or "").strip().split("\n")[0],
+        "privileges": privileges(method),
+        "shares": _shares(experiment),
+        "num_clients": len(scenario.shards),
+        "nominal": truth.nominal,
+        "realised": truth.realised,
+    }
+
+
+def _shares(experiment: Experiment) -> dict[str, str]:
+    """The lengths that were given as percentages; the config has the numbers that came of them."""
+    asked, got = (OmegaConf.to_container(request.cfg.method) for request in (experiment.asked, experiment.request))
+    return typed_shares(asked, got)  # type: ignore[arg-type]
+
+
+def commit() -> str | None:
+    """The commit of the source tree, with `+` if it has uncommitted changes; None when fnll is not run from one."""
+    git = ["git", "-C", str(Path(__file__).resolve().parents[3])]
+    try:
+        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=10)
+        if tracked.returncode:
+            return None
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")

@@ -1,0 +1,239 @@
+"""From a composed config to the objects of one run, and to the name that identifies it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import get_class, get_method, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from fnll.errors import UserError, nearest, require, require_at_least, require_between, require_integer
+from fnll.federation import Executor, Method, World
+from fnll.harness import identity
+from fnll.harness.budget import in_rounds, too_small
+from fnll.harness.config import Request, store_of
+from fnll.harness.making import completed
+from fnll.harness.moved import new_home
+from fnll.harness.provenance import described
+from fnll.lengths import Horizon
+from fnll.net import Net
+from fnll.scenario.scenario import Dataset, Scenario, Truth
+
+COMPLETED = ("scenario", "model", "method", "executor")  # groups whose things need more than their YAML can say
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run, ready to start: what can change its numbers, and the objects made from that."""
+
+    asked: Request  # as it was typed: lengths may be percentages
+    dataset: Dataset
+    scenario: Scenario
+    truth: Truth
+    device: torch.device
+
+    @cached_property
+    def request(self) -> Request:
+        """What was asked for, with every length as a number: what the run is called and records."""
+        return in_rounds(self.asked, Horizon(self.budget, self.cohort_size, self.world))
+
+    @property
+    def cfg(self) -> DictConfig:
+        return self.request.cfg
+
+    @property
+    def cohort_size(self) -> int:
+        """m = max(1, floor(fraction * clients))."""
+        return max(1, math.floor(self.asked.cfg.fraction * len(self.scenario.shards) + 1e-9))
+
+    @property
+    def budget(self) -> int:
+        """Client updates that every method may spend."""
+        return self.asked.cfg.rounds * self.cohort_size
+
+    def too_small(self) -> str | None:
+        """Why the budget does not do for the method's stages, with the smallest that would; None if it does."""
+        return too_small(lambda rounds: self.with_rounds(rounds).method, self.cfg.rounds, self.cohort_size, self.world)
+
+    def with_rounds(self, rounds: int) -> Experiment:
+        """The same with another budget."""
+        cfg = self.asked.cfg.copy()
+        cfg.rounds = rounds
+        return replace(self, asked=replace(self.asked, cfg=cfg))
+
+    @property
+    def world(self) -> World:
+        return World(self.scenario.sizes, self.scenario.num_classes, self.scenario.input_shape)
+
+    @cached_property
+    def method(self) -> Method:
+        shared = {"net": self.net, "local": made(self.cfg.local, "local"), "cohort_size": self.cohort_size}
+        return completed(made(self.cfg.method, "method"), shared, "method", complete)
+
+    @cached_property
+    def net(self) -> Net:
+        build = made(self.cfg.model, "model")
+        return Net.of(build, num_classes=self.scenario.num_classes, input_shape=self.scenario.input_shape)
+
+    def check(self) -> None:
+        """Make what a run starts with, so that a mistake in its settings shows before there is a folder of it."""
+        _ = self.method, self.net.head_names
+
+    def executor(self) -> Executor:
+        return complete(
+            made(self.cfg.executor, "executor"), {"scenario": self.scenario, "device": self.device}, "executor"
+        )
+
+    @cached_property
+    def run_id(self) -> str:
+        """`<method>-<12 hex>`: a hash of everything that can change the numbers, and of nothing else."""
+        return identity.run_id(
+            self.request,
+            numerics=numerics_of(self.cfg),
+            **revision_of(self.cfg),
+            threads=OmegaConf.select(self.cfg, "executor.threads", default=1),
+            device=self.device.type,
+            fingerprint=self.scenario.fingerprint,
+        )
+
+
+def prepare(request: Request) -> Experiment:
+    """Check the settings, build the scenario and put the pieces together."""
+    cfg = request.cfg
+    check_settings(cfg)
+    known_as = described(request)
+    device = device_of(cfg.device)
+    if cfg.precision == "16-mixed" and device.type == "cpu":  # Lightning would quietly compute in bfloat16
+        raise UserError("precision=16-mixed needs a GPU; type precision=bf16-mixed, or 32-true")
+    dataset: Dataset = made(cfg.dataset, "dataset")
+    scenario, truth = scenario_of(cfg, dataset)
+    experiment = Experiment(known_as, dataset, scenario, truth, device)
+    experiment.check()
+    return experiment
+
+
+def check_settings(cfg: DictConfig) -> None:
+    """Refuse numbers that make no sense before anything is built."""
+    require_integer("num_clients", cfg.num_clients, 1, "the number of clients the training set is split over")
+    require_between("fraction", cfg.fraction, 0, 1, "the share of the clients that take part in one round")
+    require(cfg.fraction > 0, f"fraction must be greater than 0, got {cfg.fraction}; 0.5 takes half of the clients")
+    require_integer("rounds", cfg.rounds, 1, "the budget is rounds * cohort client updates")
+    for key in ("seed", "scenario_seed"):
+        require_integer(key, cfg[key], 0, "any whole number that is not negative")
+    require_integer("eval_every", cfg.eval_every, 1, "evaluate after every so many steps")
+    require_integer("diagnostics_every", cfg.diagnostics_every, 0, "0 switches memorisation curves off")
+    require_integer("diagnostics_samples", cfg.diagnostics_samples, 1, "images that memorisation is measured on")
+    require_integer("eval.batch_size", cfg.eval.batch_size, 1, "test images in one forward pass")
+    require(cfg.eval.overlap in (True, False, "auto"), f"eval.overlap is true, false or auto, got {cfg.eval.overlap}")
+    require_at_least("checkpoint_seconds", cfg.checkpoint_seconds, 0, "at most one checkpoint in so many seconds")
+    store_of(cfg)
+    require(cfg.protocol in ("shared", "paper"), f"protocol is shared or paper, got {cfg.protocol!r}")
+
+
+def scenario_of(cfg: DictConfig, dataset: Dataset) -> tuple[Scenario, Truth]:
+    """The scenario that a config describes, and the truth about it; `dataset` is the config's, loaded."""
+    builder = made(cfg.scenario, "scenario")
+    parts = {name: made(cfg[name], name) for name in ("partition", "noise")}
+    shared = {**parts, "dataset": dataset, "num_clients": cfg.num_clients, "seed": cfg.scenario_seed}
+    scenario, truth = complete(builder, shared, "scenario")
+    return scenario, truth
+
+
+def numerics_of(cfg: DictConfig) -> str:
+    """`exact`, or `vectorised` for the one executor whose sums are grouped differently."""
+    return str(getattr(get_class(cfg.executor._target_), "numerics", "exact"))
+
+
+def revision_of(cfg: DictConfig) -> dict[str, int]:
+    """The revision of an executor that is not exact: its numbers may change while those of the others do not."""
+    revision = getattr(get_class(cfg.executor._target_), "revision", None)
+    return {} if revision is None else {"revision": revision}
+
+
+def device_of(name: str) -> torch.device:
+    """`auto` is cuda where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
+        raise UserError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count() or "no"
+        raise UserError(f"device={name} was asked for, but torch sees {seen} GPU here; type device=auto")
+    return device
+
+
+def made(node: DictConfig, group: str) -> Any:
+    """What a config node describes."""
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        raise UserError(f"{group} names no `_target_`; its YAML should say which class or function it configures")
+    if group in COMPLETED and not node.get("_partial_"):
+        raise UserError(f"{group} lacks `_partial_: true` in its YAML: the run completes it with what only it knows")
+    try:
+        return instantiate(node, _convert_="object")
+    except InstantiationException as error:
+        raise _mistake(node, group, error) from error
+
+
+def complete(factory: Any, shared: dict[str, Any], group: str) -> Any:
+    """Call a Hydra partial with the settings that every choice of its group shares."""
+    try:
+        return factory(**shared)
+    except TypeError as error:
+        raise _explain_arguments(getattr(factory, "func", factory), group, error, shared) from error
+
+
+def _mistake(node: DictConfig, group: str, error: InstantiationException) -> Exception:
+    if misspelt := _misspelt(str(node._target_), group):
+        return misspelt
+    cause: BaseException | None = error
+    root: BaseException = error
+    while cause is not None:
+        if isinstance(cause, UserError):
+            return cause
+        if isinstance(cause, TypeError):
+            return _explain_arguments(get_method(node._target_), group, cause, {})
+        root, cause = cause, cause.__cause__
+    if isinstance(root, ModuleNotFoundError) and root.name and (home := new_home(root.name)):
+        return UserError(
+            f"{group}: {root.name} is {home} since 0.2; change the import in {node.get('_target_')}'s module"
+        )
+    if isinstance(root, ModuleNotFoundError):
+        return UserError(
+            f"{group}: Python finds no module {root.name!r}, which _target_: {node.get('_target_')} needs; install its "
+            "package, or put the folder that holds it first: PYTHONPATH=FOLDER fnll ..."
+        )
+    return UserError(f"{group}: {str(root).splitlines()[0]} (while making {node.get('_target_')})")
+
+
+def _misspelt(target: str, group: str) -> UserError | None:
+    """The message about a target whose module exists and does not hold it."""
+    module, _, name = target.rpartition(".")
+    try:
+        home = import_module(module)
+    except Exception:  # the module does not exist, or has a mistake of its own, which is the message then
+        return None
+    if hasattr(home, name):
+        return None
+    there = [known for known, value in vars(home).items() if getattr(value, "__module__", None) == module]
+    return UserError(f"{group}: there is no {name} in {module}; {nearest(name, there)}")
+
+
+def _explain_arguments(target: Any, group: str, error: TypeError, shared: dict[str, Any]) -> Exception:
+    text = str(error)
+    known = [name for name in inspect.signature(target).parameters if name not in shared] if target else []
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'", text)
+    if unexpected:
+        return UserError(f"{group} has no setting called {unexpected[1]!r}; {nearest(unexpected[1], known)}")
+    missing = re.search(r"missing \d+ required .*?: (.*)", text)
+    if missing:
+        return UserError(f"{group} needs values for {missing[1].strip()}")
+    return error

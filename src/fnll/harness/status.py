@@ -1,0 +1,48 @@
+"""What became of a run, and by which file in its folder one sees it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+SUMMARY = "summary.json"
+
+
+class Status(StrEnum):
+    """What became of a run; the words that reports, sweeps and the tests use."""
+
+    FINISHED = "finished"
+    DIVERGED = "diverged"  # finished early: its weights stopped being finite
+    FAILED = "failed"
+    DECLINED = "declined"  # the method says that it is not made for this scenario
+    UNFINISHED = "unfinished"  # under way, or interrupted
+    UNREADABLE = "unreadable"  # its folder is damaged
+
+
+MARKS = {  # what an attempt that did not come to an end leaves behind
+    Status.DECLINED: "declined.json",
+    Status.FAILED: "failed.json",
+}
+FORMERLY = {Status.DECLINED: "skipped.json"}  # what earlier versions called them
+
+
+def marks(status: Status) -> tuple[str, ...]:
+    """The files that mark a run as `status`: the one that is written, and what it was called before."""
+    return MARKS[status], *([FORMERLY[status]] if status in FORMERLY else [])
+
+
+def mark_in(folder: Path) -> tuple[Status, Path] | None:
+    """What the last attempt at a run came to, with the file that says why; None if it left no mark."""
+    found = [(status, folder / name) for status in MARKS for name in marks(status)]
+    return next((pair for pair in found if pair[1].exists()), None)
+
+
+def status_in(folder: Path) -> Status:
+    """The status of a run by the files alone: a summary is written last, so it outweighs marks of earlier attempts.
+
+    Whether a finished run diverged is in its summary.
+    """
+    if (folder / SUMMARY).exists():
+        return Status.FINISHED
+    found = mark_in(folder)
+    return found[0] if found else Status.UNFINISHED

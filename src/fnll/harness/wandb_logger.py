@@ -1,0 +1,132 @@
+"""Runs mirrored to Weights & Biases. A module of its own: whoever does not ask for it need not import wandb."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+import wandb
+from lightning.pytorch.loggers import WandbLogger
+from requests.utils import get_netrc_auth
+
+from fnll.errors import require, require_integer
+from fnll.harness.folder import RunFolder
+from fnll.harness.loggers import numbers, settings
+from fnll.harness.prepare import Experiment
+from fnll.harness.provenance import made_with
+from fnll.scenario.file import about, save
+from fnll.system.files import refuse_links_out
+
+log = logging.getLogger(__name__)
+
+WANDB_MODES = ("auto", "online", "offline", "disabled")
+
+
+@dataclass
+class Wandb:
+    """Weights & Biases: offline without an account, one stable id per run, `round` as the x axis."""
+
+    project: str
+    entity: str | None
+    mode: str  # auto: online where somebody is logged in
+    tables_every: int  # evaluations between confusion matrices and client tables
+
+    def __post_init__(self) -> None:
+        require(
+            self.mode in WANDB_MODES, f"logger.wandb.mode must be one of {', '.join(WANDB_MODES)}, got {self.mode!r}"
+        )
+        require_integer("logger.wandb.tables_every", self.tables_every, 1, "evaluations between two tables")
+
+    def start(self, experiment: Experiment, folder: RunFolder) -> None:
+        refuse_links_out(folder.path / "wandb")  # W&B, which makes a new folder in it, would follow them
+        choices = experiment.request.choices
+        mode = os.environ.get("WANDB_MODE") or (self._found() if self.mode == "auto" else self.mode)
+        wandb.setup(wandb.Settings(silent=True))  # before it warns of a setting of Lightning's, into a sweep's display
+        self.sink = WandbLogger(
+            save_dir=folder.path,
+            project=self.project,
+            entity=self.entity,
+            id=folder.run_id,
+            name=f"{experiment.request.name}-s{experiment.cfg.seed}",
+            group=f"{choices.get('experiment', 'run')}/{experiment.scenario.origin}",
+            job_type=experiment.request.name,
+            resume="allow",  # the same id: a resumed run continues its curve
+            mode=mode,  # not offline=True, by which Lightning sets WANDB_MODE for all later runs of a sweep's worker
+            log_model=False,
+            settings=wandb.Settings(console="off", silent=True, disable_git=True, disable_job_creation=True),
+        )
+        self.offline, self.seen = mode in ("offline", "dryrun"), 0  # two words of W&B for the same
+        self.folders = f"{shlex.quote(str(folder.path.parent))}/*/wandb/offline-run-*"  # a resumed run has several
+        self.sink.log_hyperparams(settings(experiment, folder))
+        run = self.sink.experiment
+        run.define_metric("round")
+        run.define_metric("*", step_metric="round")
+        if not folder.rows():  # a resumed run has logged these
+            run.log({"round": 0, "clients": _clients(experiment)}, step=0)
+            self._log_scenario(experiment, folder)
+
+    def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
+        run, self.seen = self.sink.experiment, self.seen + 1
+        values: dict[str, Any] = {**numbers(row), "stage": row["stage"]}
+        if self.seen % self.tables_every == 0 or row["round"] == rounds:
+            values |= {f"tables/{fact['name']}": _table(fact) for fact in facts if isinstance(fact["value"], list)}
+        run.log(values, step=row["round"])
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        run = self.sink.experiment
+        for name, value in summary.items():
+            if isinstance(value, dict):
+                run.summary.update({f"{name}/{rule}": number for rule, number in value.items()})
+            elif not name.startswith(("comm/", "time/")):
+                run.summary[name] = value
+        self.close(0)
+        if self.offline:  # a warning, since sweeps pass these on; the same text for all runs, since they do so once
+            log.warning("W&B is offline; to upload the runs type: wandb sync %s", self.folders)
+
+    def abort(self) -> None:
+        """The run stopped early: mark it so, or the next run of a sweep would write into it."""
+        self.close(1)
+
+    def close(self, code: int) -> None:
+        self.sink.experiment.finish(exit_code=code)
+
+    def _log_scenario(self, experiment: Experiment, folder: RunFolder) -> None:
+        """The scenario file as an artifact: equal files are one version to W&B, so a scenario is there once.
+
+        Oracles and pooled data have none: they are made from the scenario that the other methods of their group log.
+        """
+        scenario = experiment.scenario
+        if scenario.fingerprint != scenario.origin:
+            return
+        path = folder.path / "wandb" / f"scenario-{scenario.fingerprint}.npz"
+        path.unlink(missing_ok=True)  # of an attempt that was cut short
+        save(path, experiment.dataset, scenario, experiment.truth, made_with(experiment.request))
+        artifact = wandb.Artifact(path.stem, type="scenario", metadata=about(path))
+        # As it lies in the run's folder: by default W&B keeps copies in the user's home.
+        artifact.add_file(str(path), name="scenario.npz", policy="immutable", skip_cache=True)
+        self.sink.experiment.log_artifact(artifact)
+
+    @staticmethod
+    def _found() -> str:
+        known = os.environ.get("WANDB_API_KEY") or get_netrc_auth(wandb.Settings().base_url)
+        return "online" if known else "offline"
+
+
+def _clients(experiment: Experiment) -> wandb.Table:
+    """One row per client: size, nominal and realised noise."""
+    truth, sizes = experiment.truth, experiment.scenario.sizes
+    rows = zip(range(len(sizes)), sizes, truth.nominal.tolist(), truth.realised.tolist(), strict=False)
+    return wandb.Table(
+        columns=["client", "samples", "nominal noise", "realised noise"], data=[list(row) for row in rows]
+    )
+
+
+def _table(fact: dict[str, Any]) -> wandb.Table:
+    """A recorded list or matrix as a table."""
+    value = fact["value"]
+    if value and isinstance(value[0], list):
+        return wandb.Table(columns=["row", "values"], data=[[i, str(part)] for i, part in enumerate(value)])
+    return wandb.Table(columns=["client", fact["name"]], data=[[i, part] for i, part in enumerate(value)])

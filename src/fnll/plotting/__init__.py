@@ -1,0 +1,1 @@
+"""How our figures look: colours, lines and panels, for report and scenario cards."""

@@ -1,0 +1,1 @@
+"""Noise models: which labels are wrong."""

@@ -1,0 +1,1 @@
+"""Partitions: who owns which samples."""

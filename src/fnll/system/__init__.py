@@ -1,0 +1,1 @@
+"""Plumbing: files, processes, caches, memory. Knows nothing of learning."""

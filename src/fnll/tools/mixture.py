@@ -1,0 +1,130 @@
+"""Two-component Gaussian mixtures that cannot be talked into nonsense: the low component is the clean one."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+FLAT = 1e-9  # a spread below this share of the values' size (at least 1) is none
+EMPTY = 1e-6  # a component with a smaller weight has no members
+
+
+@dataclass(frozen=True)
+class TwoComponents:
+    """A fitted mixture; entry 0 of means, variances and weights is the low component, entry 1 the high one.
+
+    `degenerate` says why there was nothing to separate: then every value is low with posterior 1, the means are both
+    that of all values, the variances 0 and the weights (1, 0).
+    """
+
+    posterior: Tensor  # (n,) float64: probability of the low component
+    low: Tensor  # (n,) bool: hard assignment to the low component
+    means: Tensor  # (2,) or (2, d)
+    variances: Tensor  # the same shape: the diagonal of the covariance
+    weights: Tensor  # (2,)
+    degenerate: str | None = None
+
+
+def two_component_gmm(
+    values: Tensor | np.ndarray,
+    *,
+    seed: int,
+    reg_covar: float = 1e-6,
+    tol: float = 1e-3,
+    max_iter: int = 100,
+    covariance: Literal["full", "diag"] = "full",
+    order: Literal["sum", "norm"] = "sum",
+) -> TwoComponents:
+    """Fit scikit-learn's two-component mixture to numbers (n,) or vectors (n, d).
+
+    The low component is the one whose mean has the smaller sum (for numbers: the smaller mean) or Euclidean norm.
+    Constant values, fewer than two, and a component without members would make scikit-learn fail or return an empty
+    component at 0, which "low is clean" would turn into "everything is noisy"; they give all low instead. A value that
+    is not finite counts as the largest finite one of its column (−inf: as the smallest).
+    """
+    points = _finite(np.asarray(torch.as_tensor(values).detach().cpu(), dtype=np.float64))
+    table = points if points.ndim == 2 else points[:, None]
+    reason = _nothing_to_separate(table)
+    if reason is not None:
+        return _all_low(points, reason)
+    model = GaussianMixture(
+        2, covariance_type=covariance, reg_covar=reg_covar, tol=tol, max_iter=max_iter, random_state=seed % 2**32
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the reference codes use what they get, too
+            model.fit(table)
+    except ValueError as error:  # covariances that are singular in spite of reg_covar
+        return _all_low(points, f"the mixture cannot be fitted ({str(error).splitlines()[0]})")
+    if model.weights_.min() < EMPTY:
+        return _all_low(points, "one component is empty")
+    return _ordered(model, table, points.shape[1:], order)
+
+
+def _finite(points: np.ndarray) -> np.ndarray:
+    """`points` with what is not finite replaced column by column; untouched where a column has no finite value."""
+    finite = np.isfinite(points)
+    if finite.all():
+        return points
+    _warn_once("values that are not finite are replaced by the largest finite one before a mixture is fitted")
+    known = finite.any(axis=0)
+    high = np.where(finite, points, -np.inf).max(axis=0, initial=-np.inf)
+    low = np.where(finite, points, np.inf).min(axis=0, initial=np.inf)
+    return np.where(finite | ~known, points, np.where(points == -np.inf, low, high))
+
+
+def _nothing_to_separate(table: np.ndarray) -> str | None:
+    if len(table) < 2:
+        return "there are fewer than two values"
+    if not np.isfinite(table).all():
+        return "there is no finite value"
+    if np.ptp(table, axis=0).max(initial=0.0) <= FLAT * max(1.0, float(np.abs(table).max(initial=0.0))):
+        return "all values are equal"
+    return None
+
+
+def _all_low(points: np.ndarray, reason: str) -> TwoComponents:
+    _warn_once(f"a mixture separates nothing because {reason}; everything counts as clean")
+    centre = torch.as_tensor(points.mean(axis=0)) if len(points) else torch.zeros(points.shape[1:])
+    means = torch.stack([centre, centre]).double()
+    return TwoComponents(
+        posterior=torch.ones(len(points), dtype=torch.float64),
+        low=torch.ones(len(points), dtype=torch.bool),
+        means=means,
+        variances=torch.zeros_like(means),
+        weights=torch.tensor([1.0, 0.0], dtype=torch.float64),
+        degenerate=reason,
+    )
+
+
+def _ordered(model: Any, table: np.ndarray, shape: tuple[int, ...], order: str) -> TwoComponents:
+    means = model.means_
+    size = means.sum(axis=1) if order == "sum" else np.linalg.norm(means, axis=1)
+    low = int(size.argmin())
+    components = [low, 1 - low]
+    posterior = model.predict_proba(table)
+    covariances = model.covariances_
+    variances = np.diagonal(covariances, axis1=1, axis2=2) if covariances.ndim == 3 else covariances
+    return TwoComponents(
+        posterior=torch.from_numpy(posterior[:, low].copy()),
+        low=torch.from_numpy(posterior.argmax(axis=1) == low),
+        means=torch.from_numpy(means[components].reshape(2, *shape)),
+        variances=torch.from_numpy(variances[components].reshape(2, *shape)),
+        weights=torch.from_numpy(model.weights_[components]),
+    )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    log.warning("%s (logged once)", message)
