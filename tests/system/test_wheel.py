@@ -74,6 +74,12 @@ def test_the_wheel_runs_from_an_empty_directory(machine, tmp_path):
     assert list(tmp_path.glob("runs/fedavg-*/summary.json"))
 
 
+def test_the_wheel_holds_the_published_numbers(machine, tmp_path):
+    bin, _ = machine
+    ask = "from fnll.published import table, tables; print(len(tables()), table('fedcorr_table2').records[0].value)"
+    assert call(bin / "python", "-c", ask, cwd=tmp_path).stdout.split() == ["24", "93.73"]
+
+
 @pytest.mark.slow
 def test_a_package_from_the_scaffold_is_found_checked_run_and_swept(machine, tmp_path):
     bin, install = machine
