@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from fnll.errors import UserError
-from fnll.system.files import cut_back, open_own, own_folder, plain_name, refuse_links_out, remove_folder, write_atomic
+from fnll.system.files import (
+    cut_back,
+    inside,
+    open_own,
+    own_folder,
+    plain_name,
+    refuse_links_out,
+    remove_folder,
+    remove_leftovers,
+    write_atomic,
+)
 
 BAD_NAMES = ["..", ".", "", "a/b", "/tmp", "../a", "a\\b", "~", "$HOME", ".hidden", "a.b", "-x", "a b", "a\n", "x" * 65]
 
@@ -135,3 +145,37 @@ def test_a_link_is_replaced_by_what_is_written(run, outside):
     write_atomic(run / "summary.json", "{}")
     assert not (run / "summary.json").is_symlink()
     assert untouched(outside)
+
+
+@pytest.mark.parametrize("names", [("..",), ("a", ".."), ("",), (".",), ("a/b",), ("/tmp",), ("a\0b",), ("a\\b",)])
+def test_a_place_inside_has_single_names(run, names):
+    with pytest.raises(UserError, match="is no name of something in"):
+        inside(run, *names)
+
+
+def test_a_place_inside_is_not_behind_a_link(run, outside):
+    (run / "tables").symlink_to(outside)
+    with pytest.raises(UserError, match="is a link"):
+        inside(run, "tables", "main.csv")
+    assert inside(run, "figures", "main.csv") == run / "figures" / "main.csv"
+
+
+def test_only_our_own_leftovers_are_removed(run):
+    kept = [".notes.txt", ".a.b", "x.partial", ".y.partial", ".z.tooshort.partial.txt"]
+    for name in kept:
+        (run / name).touch()
+    (run / ".folder.abcdefgh.partial").mkdir()
+    (run / ".summary.json.ab_12xyz.partial").touch()
+    remove_leftovers(run)
+    assert {path.name for path in run.iterdir()} == {*kept, ".folder.abcdefgh.partial"}
+
+
+def test_a_killed_write_leaves_what_is_recognised(run, monkeypatch):
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("fnll.system.files.remove_file", lambda path: None)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(run / "summary.json", "new")
+    monkeypatch.undo()
+    assert len(list(run.iterdir())) == 1
+    remove_leftovers(run)
+    assert not list(run.iterdir())

@@ -34,7 +34,7 @@ from fnll.report import (
 from fnll.report.example import write_run, write_store
 from fnll.report.latex import latex_text
 from fnll.report.payload import payload
-from fnll.report.render import markdown_text
+from fnll.report.render import as_csv, markdown_text
 
 NASTY = r"""</script><b>&"'\ # $ % ^ _ { } ~ | * ` [x] é ł 中 ρ ± <!--"""
 
@@ -268,3 +268,10 @@ def test_latex_compiles_as_it_is(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "tables.pdf").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("word", ["=HYPERLINK(1)", "+cmd", "-cmd", "@SUM", "\tx"])
+def test_a_word_in_a_csv_is_no_formula(word):
+    text = as_csv(pd.DataFrame({"method": [word, "fedavg"], "value": [-1.5, 2.0]}))
+    assert f"'{word},-1.5" in text
+    assert "\nfedavg,2.0" in text

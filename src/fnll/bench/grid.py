@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from tempfile import TemporaryDirectory
 
 from fnll.bench.measure import Stopwatch, Variant, take_turns
 from fnll.bench.result import Claim, Result, faster
 from fnll.errors import UserError
+from fnll.system.files import temporary_folder
 
 GRID = ("rounds=10", "seed=range(20)")
 
@@ -25,7 +25,7 @@ def measure(words: Sequence[str], repeat: int) -> Result:
 
 def _sweep(words: Sequence[str], jobs: int) -> Variant:
     def variant(watch: Stopwatch) -> int:
-        with TemporaryDirectory(prefix="fnll-bench-") as runs_dir:
+        with temporary_folder() as runs_dir:
             command = [sys.executable, "-m", "fnll", "sweep", *words, f"runs_dir={runs_dir}", "--jobs", str(jobs)]
             with watch:
                 done = subprocess.run(command, capture_output=True, text=True)

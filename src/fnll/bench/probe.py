@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor
@@ -16,16 +15,17 @@ from torch import Tensor
 from fnll.bench.worlds import experiment_of
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.execute import execute
+from fnll.system.files import temporary_folder
 from fnll.weights import nbytes
 
 
 def probe(words: Sequence[str]) -> dict[str, int]:
     """Do the run; return its peak memory, and the sizes of what it remembers in the end."""
-    with TemporaryDirectory(prefix="fnll-bench-") as runs_dir:
+    with temporary_folder() as runs_dir:
         experiment = experiment_of((*words, f"runs_dir={runs_dir}"))
         execute(experiment)
         peak = peak_memory()
-        folder = Path(runs_dir) / experiment.run_id / "checkpoint"
+        folder = runs_dir / experiment.run_id / "checkpoint"
         restored = Checkpoints(folder, experiment.run_id).load()
         assert restored is not None
         state = restored.snapshot.state

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -25,6 +23,7 @@ from fnll.images import Augmentation, HorizontalFlip, InMemory, RandomCrop, Tran
 from fnll.local import LocalSpec
 from fnll.scenario.scenario import Dataset
 from fnll.seeding import numpy_rng
+from fnll.system.files import temporary_folder
 from fnll.types import CPU, Call, Client, Update
 
 AUGMENTED = 16  # pixels: images at least this wide are cropped and flipped, as the papers do with CIFAR's
@@ -111,8 +110,8 @@ def trained(experiment: Experiment, calls: Sequence[Call]) -> int:
 @contextmanager
 def observed(experiment: Experiment, *, overlap: bool) -> Iterator[Observer]:
     """An observer that writes to a folder which is gone afterwards."""
-    with TemporaryDirectory(prefix="fnll-bench-") as place:
-        folder = RunFolder(Path(place) / "run")
+    with temporary_folder() as place:
+        folder = RunFolder(place / "run")
         folder.open()
         observer = Observer(experiment, folder, Checkpoints(folder.path / "checkpoint", "bench"), [], overlap)
         try:

@@ -20,7 +20,7 @@ from fnll.bench.show import markdown, show
 from fnll.errors import UserError, nearest, require_integer
 from fnll.executors.numerics import limit_threads
 from fnll.harness.manifest import commit
-from fnll.system.files import read_json, write_json
+from fnll.system.files import make_folder, read_json, write_json
 from fnll.system.processes import usable_cores
 
 BUSY = 0.5  # processes that wait for a core before we start: more, and times mean little
@@ -112,7 +112,7 @@ def _chosen(names: str) -> list[str]:
 def _require_place(path: Path) -> None:
     """Complain before minutes of measuring, not after."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             raise PermissionError("not a file that can be written")
     except OSError as error:

@@ -14,6 +14,7 @@ from jinja2 import Environment, StrictUndefined
 
 from fnll.errors import UserError, require
 from fnll.harness.config import ENTRY_POINTS, options
+from fnll.system.files import make_folder, write_file
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,7 +79,7 @@ def _put_into_menu(menu: Path, name: str) -> bool:
         return False
     indent = re.match(r"\s+", lines[others[-1]])
     lines.insert(others[-1] + 1, f"{indent[0] if indent else ''}- {_title(name)}: methods/{name}.md\n")
-    menu.write_text("".join(lines))
+    write_file(menu, "".join(lines))
     return True
 
 
@@ -139,6 +140,6 @@ def _write(targets: dict[Path, str | None], **values: str) -> list[Path]:
         text = f'"""{values["package"]}: methods for fnll."""\n'
         if template is not None:
             text = environment.from_string((files("fnll") / "scaffold" / f"{template}.j2").read_text()).render(values)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        make_folder(path.parent)
+        write_file(path, text)
     return list(targets)

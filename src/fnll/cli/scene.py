@@ -21,6 +21,7 @@ from fnll.harness.provenance import described, made_with
 from fnll.scenario.card import Card, card
 from fnll.scenario.file import save
 from fnll.scenario.scenario import Dataset
+from fnll.system.files import inside, make_folder, write_file
 
 DESCRIPTION = """Show a scenario: who has how many samples of which class, how noisy every client is, and warnings
 about possible problems. It takes the settings of `fnll run`; those unrelated to data, partition and noise are ignored.
@@ -106,9 +107,8 @@ def _write(facts: Card, folder: Path, chosen: Sequence[int]) -> list[Path]:
         noisiest = np.argsort(-facts.realised, kind="stable")[:EXTREMES]
         chosen = sorted(int(k) for k in noisiest if facts.realised[k] > 0)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        table = folder / "clients.csv"
-        facts.table().to_csv(table, index=False)
+        table = inside(make_folder(folder), "clients.csv")
+        write_file(table, facts.table().to_csv(index=False))
         return [table, *draw(facts, folder, chosen)]
     except OSError as error:
         raise UserError(f"cannot write to --out {folder}: {error.strerror or error}") from error

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fnll.federation import Kept, Snapshot, Totals
-from fnll.system.files import own_folder, refuse_link, write_atomic
+from fnll.system.files import own_folder, refuse_link, remove_file, remove_leftovers, write_atomic
 from fnll.types import State
 
 log = logging.getLogger(__name__)
@@ -103,9 +103,10 @@ class Checkpoints:
         return Restored(Snapshot(body["t"], state, clients, Totals(*body["totals"])), body["lengths"])
 
     def _prune(self) -> None:
+        remove_leftovers(self.folder)
         snapshots = self._snapshots()
         for path in snapshots[KEEP:]:
-            path.unlink(missing_ok=True)
+            remove_file(path)
         wanted: set[str] = set()
         for path in snapshots[:KEEP]:
             try:
@@ -114,7 +115,7 @@ class Checkpoints:
                 continue
         for blob in self.blobs.iterdir():
             if blob.name not in wanted:
-                blob.unlink(missing_ok=True)
+                remove_file(blob)
 
 
 class _Writer:

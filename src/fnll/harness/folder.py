@@ -18,7 +18,15 @@ from fnll.errors import UserError
 from fnll.harness.diagnostics import plain
 from fnll.harness.metrics import SCORES, best, last, last10
 from fnll.harness.status import MARKS, SUMMARY, Status, marks, status_in
-from fnll.system.files import cut_back, open_own, own_folder, read_json, write_json
+from fnll.system.files import (
+    cut_back,
+    open_own,
+    own_folder,
+    read_json,
+    remove_file,
+    remove_leftovers,
+    write_json,
+)
 
 FORMAT = 2  # of run folders, in manifest.json; 1, without the number, named states by modules. Reports read any
 METRICS, DIAGNOSTICS = "metrics.jsonl", "diagnostics.jsonl"
@@ -84,8 +92,7 @@ class RunFolder:
                 f"cannot lock {self.path / 'lock'}: {error.strerror or error}. Without locks two processes could write "
                 "one run; choose a folder on another file system with runs_dir=DIR"
             ) from None
-        for left in self.path.glob(".*.*"):  # by a process that was killed in `write_atomic`
-            left.unlink()
+        remove_leftovers(self.path)
 
     def require_resumable(self) -> None:
         """Refuse to go on with what was computed in another format; a folder without results may start anew."""
@@ -115,7 +122,7 @@ class RunFolder:
     def unmark(self) -> None:
         """Forget what earlier attempts came to."""
         for name in (name for status in MARKS for name in marks(status)):
-            (self.path / name).unlink(missing_ok=True)
+            remove_file(self.path / name)
 
     def lengths(self) -> dict[str, int]:
         """Current sizes of the append-only files."""

@@ -18,7 +18,7 @@ from fnll.harness.loggers import numbers, settings
 from fnll.harness.prepare import Experiment
 from fnll.harness.provenance import made_with
 from fnll.scenario.file import about, save
-from fnll.system.files import refuse_links_out
+from fnll.system.files import refuse_links_out, remove_file
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Wandb:
         if scenario.fingerprint != scenario.origin:
             return
         path = folder.path / "wandb" / f"scenario-{scenario.fingerprint}.npz"
-        path.unlink(missing_ok=True)  # of an attempt that was cut short
+        remove_file(path)  # of an attempt that was cut short
         save(path, experiment.dataset, scenario, experiment.truth, made_with(experiment.request))
         artifact = wandb.Artifact(path.stem, type="scenario", metadata=about(path))
         # As it lies in the run's folder: by default W&B keeps copies in the user's home.

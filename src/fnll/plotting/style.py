@@ -15,6 +15,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fnll.system.files import inside, make_folder, write_file
+
 RC: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -93,11 +95,11 @@ def whole_numbers(*axes: Axis) -> None:
 
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write `figure` as `stem.svg` and `stem.png`, or in other formats; the same figure gives the same bytes."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    folder = make_folder(stem.parent)
     paths = []
     for suffix in formats:
-        path = stem.with_name(f"{stem.name}.{suffix}")
-        path.write_bytes(encode(figure, suffix))
+        path = inside(folder, f"{stem.name}.{suffix}")
+        write_file(path, encode(figure, suffix))
         paths.append(path)
     return paths
 

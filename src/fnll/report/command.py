@@ -14,6 +14,7 @@ from fnll.report.document import TARGETS, write
 from fnll.report.render import to_rich
 from fnll.report.select import RULES
 from fnll.report.store import Store, load
+from fnll.system.files import make_folder
 
 UNBOUNDED = 10_000  # columns
 
@@ -38,8 +39,7 @@ def main(args: argparse.Namespace) -> int:
     analysis = analyse(store, args.metric, args.select, args.reference)
     targets = parse_targets(args.targets)
     try:
-        args.out.mkdir(parents=True, exist_ok=True)
-        report = write(analysis, args.out, targets, with_figures=args.figures)
+        report = write(analysis, make_folder(args.out), targets, with_figures=args.figures)
     except OSError as error:
         raise UserError(f"--out {args.out}: cannot write the report there ({error.strerror or error})") from error
     console = Console(soft_wrap=True)

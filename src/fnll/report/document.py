@@ -19,11 +19,12 @@ from fnll.report.listings import (
     resource_table,
     scenario_table,
 )
+from fnll.report.render import as_csv, to_markdown
 from fnll.report.render import files as table_files
-from fnll.report.render import to_markdown
 from fnll.report.select import available_rules
 from fnll.report.table import Table
 from fnll.report.tables import cost_table, difference_table, gap_table, main_table
+from fnll.system.files import inside, own_folder, write_file
 
 TARGETS = (0.8, 0.9)
 WIDE = 7  # inches of figure beyond which half a page is too small
@@ -64,33 +65,30 @@ def write(analysis: Analysis, out: Path, targets: Sequence[float] = TARGETS, *, 
     """Write everything below `out`; files of an earlier report there are replaced."""
     made = all_tables(analysis, targets)
     _write_tables(made, out)
-    pictures = _write_figures(analysis, out / "figures") if with_figures else []
-    frames = out / "frames"
-    frames.mkdir(exist_ok=True)
-    analysis.store.runs.drop(columns=["manifest", "path"]).to_csv(frames / "runs.csv", index=False)
-    analysis.store.metrics.to_csv(frames / "metrics.csv", index=False)
-    html = out / "report.html"
-    html.write_text(page(analysis, made[0], made[1:], pictures), encoding="utf-8")
+    pictures = _write_figures(analysis, own_folder(inside(out, "figures"))) if with_figures else []
+    frames = own_folder(inside(out, "frames"))
+    write_file(inside(frames, "runs.csv"), as_csv(analysis.store.runs.drop(columns=["manifest", "path"])))
+    write_file(inside(frames, "metrics.csv"), as_csv(analysis.store.metrics))
+    html = inside(out, "report.html")
+    write_file(html, page(analysis, made[0], made[1:], pictures))
     return Report(made[0], html, out)
 
 
 def _write_tables(made: Sequence[Table], out: Path) -> None:
-    folder = out / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = own_folder(inside(out, "tables"))
     for table in made:
         for suffix, content in table_files(table):
-            (folder / f"{table.name}.{suffix}").write_text(content, encoding="utf-8")
-    (out / "tables.tex").write_text(latex_document(map(to_latex, made)), encoding="utf-8")
-    (out / "report.md").write_text("\n".join(map(to_markdown, made)), encoding="utf-8")
+            write_file(inside(folder, f"{table.name}.{suffix}"), content)
+    write_file(inside(out, "tables.tex"), latex_document(map(to_latex, made)))
+    write_file(inside(out, "report.md"), "\n".join(map(to_markdown, made)))
 
 
 def _write_figures(analysis: Analysis, folder: Path) -> list[Picture]:
-    folder.mkdir(exist_ok=True)
     pictures = []
     for plate in gallery(analysis):
         svg = encode(plate.figure, "svg")
-        (folder / f"{plate.name}.svg").write_bytes(svg)
-        (folder / f"{plate.name}.png").write_bytes(encode(plate.figure, "png"))
+        write_file(inside(folder, f"{plate.name}.svg"), svg)
+        write_file(inside(folder, f"{plate.name}.png"), encode(plate.figure, "png"))
         width, height = plate.figure.get_size_inches()
         size = (round(96 * width), round(96 * height))  # CSS has 96 pixels to the inch
         pictures.append(Picture(plate.name, plate.caption, svg, *size, wide=width > WIDE))

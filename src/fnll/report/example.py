@@ -17,6 +17,7 @@ import yaml
 
 from fnll.harness.folder import FORMAT
 from fnll.seeding import numpy_rng
+from fnll.system.files import make_folder, write_file
 
 Facts = Sequence[Mapping[str, Any]]
 
@@ -70,17 +71,17 @@ def write_run(
     settings = _config(method, seed, len(accuracy), config or {}, choices or {})
     run_id = f"{method}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]}"
     folder = root / run_id
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    make_folder(folder)
+    write_file(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
     scenario = {k: v for k, v in settings.items() if k not in ("method", "choices", "scenario", "local", "seed")}
     origin = hashlib.sha256(json.dumps(scenario, sort_keys=True).encode()).hexdigest()[:12]
     command = f"fnll run method={method} seed={seed}"
     facts = {"run_id": run_id, "command": command} | _manifest(method, origin, settings) | dict(manifest or {})
-    (folder / "manifest.json").write_text(json.dumps(facts, indent=2))
+    write_file(folder / "manifest.json", json.dumps(facts, indent=2))
     steps = _steps(accuracy, settings, metrics or {})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    write_file(folder / "metrics.jsonl", "".join(json.dumps(step) + "\n" for step in steps))
     if diagnostics:
-        (folder / "diagnostics.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in diagnostics))
+        write_file(folder / "diagnostics.jsonl", "".join(json.dumps(fact) + "\n" for fact in diagnostics))
     _end(folder, ending, note, _summary(run_id, method, seed, facts, steps))
     return run_id
 
@@ -188,11 +189,11 @@ def _end(folder: Path, ending: str, note: str, summary: dict[str, Any]) -> None:
             if isinstance(value, dict):
                 value.update(last=None, last10=None)
     if ending in ("finished", "diverged"):
-        (folder / "summary.json").write_text(json.dumps(summary | {"diverged": ending == "diverged"}, indent=2))
+        write_file(folder / "summary.json", json.dumps(summary | {"diverged": ending == "diverged"}, indent=2))
     elif ending == "failed":
-        (folder / "failed.json").write_text(json.dumps({"error": note, "command": "fnll run"}))
+        write_file(folder / "failed.json", json.dumps({"error": note, "command": "fnll run"}))
     elif ending == "declined":
-        (folder / "declined.json").write_text(json.dumps({"reason": note}))
+        write_file(folder / "declined.json", json.dumps({"reason": note}))
 
 
 def _write_example(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import pandas as pd
 from markupsafe import Markup, escape
 from rich import box
 from rich.cells import cell_len
@@ -15,6 +16,7 @@ from fnll.report.latex import to_latex
 from fnll.report.table import Entry, Row, Table
 
 TIED = "≈"
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how spreadsheets know one
 
 
 def to_markdown(table: Table) -> str:
@@ -84,7 +86,19 @@ def _html_entry(entry: Entry) -> Markup:
 
 def to_csv(table: Table) -> str:
     """The numbers behind a table, unrounded and tidy, with the run ids of every cell."""
-    return table.data.to_csv(index=False, lineterminator="\n")
+    return as_csv(table.data)
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """A frame as CSV; words that a spreadsheet would take for formulas have an apostrophe in front."""
+    words = frame.select_dtypes(["object", "category", "string"])
+    return frame.assign(**{str(name): column.map(_no_formula) for name, column in words.items()}).to_csv(
+        index=False, lineterminator="\n"
+    )
+
+
+def _no_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
 
 
 def to_rich(table: Table, width: int | None = None) -> list[RichTable]:

@@ -35,7 +35,7 @@ from fnll.errors import UserError, require
 from fnll.scenario.build import Oracle, assemble
 from fnll.scenario.scenario import Dataset, Scenario, Shards, Truth
 from fnll.settings import checked
-from fnll.system.files import write_atomic
+from fnll.system.files import make_folder, write_atomic
 
 FORMAT = 1
 ABOUT = "scenario.json"
@@ -82,7 +82,7 @@ def save(
     try:
         if path.exists() and path.read_bytes() != content:
             raise UserError(f"{path} exists and holds something else; choose another name or delete it")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomic(path, content)
     except OSError as error:
         raise UserError(f"cannot write the scenario file {path}: {error.strerror or error}") from error

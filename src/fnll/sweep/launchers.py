@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from fnll.errors import UserError, nearest
 from fnll.harness.config import compose
 from fnll.sweep.conductor import Launcher
 from fnll.sweep.grid import Job
-from fnll.system.files import open_own
+from fnll.system.files import can_write
 from fnll.system.processes import usable_cores
 
 NAMES = ("local", "submitit", "ray")
@@ -41,11 +40,8 @@ def launcher_of(settings: Mapping[str, Any], jobs: Sequence[Job], at_once: int |
 
 def check_store(runs_dir: Path) -> None:
     """Refuse a store that cannot be written before anything is started."""
-    probe = runs_dir / f".probe-{os.getpid()}"
     try:
-        runs_dir.mkdir(parents=True, exist_ok=True)
-        open_own(probe, "w").close()
-        probe.unlink()
+        can_write(runs_dir)
     except OSError as error:
         raise UserError(
             f"cannot write to {runs_dir}: {error.strerror or error}; choose another folder with runs_dir=DIR"

@@ -15,6 +15,7 @@ from fnll.errors import UserError, require_integer
 from fnll.sweep import events
 from fnll.sweep.events import Ended, Event, Kind, Lost, Outcome
 from fnll.sweep.grid import Job
+from fnll.system.files import append_line
 
 FOLDER = ".submitit"  # in the store: scripts, logs and the runs' progress
 SILENCE = 1.0  # seconds between two looks at the files, and between two lines of one run's progress
@@ -114,8 +115,7 @@ class Task:
             if isinstance(event, events.Step) and time.monotonic() - spoken < SILENCE:
                 return
             spoken = time.monotonic()
-            with Path(self.progress).open("a") as file:
-                file.write(_encode(i, event) + "\n")
+            append_line(Path(self.progress), _encode(i, event))
 
         outcome: Outcome = perform(self.jobs[i], send)
         send(Ended(outcome))

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from filelock import FileLock
-
 from fnll.errors import UserError
+from fnll.system.files import build_folder, locked, make_folder
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +24,7 @@ def cache_dir() -> Path:
     """`$FNLL_CACHE`, or `~/.cache/fnll`; made if it is not there."""
     path = Path(os.environ.get("FNLL_CACHE") or Path.home() / ".cache" / "fnll").expanduser()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     except OSError as error:
         raise UserError(
             f"the cache folder {path} cannot be made ({error}); set FNLL_CACHE to a folder you can write"
@@ -45,11 +42,11 @@ def cached(name: str, build: Callable[[Path], None], load: Callable[[Path], T]) 
     entry = _loaded(folder, load)
     if entry is not None:
         return entry[0]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    make_folder(folder.parent)
+    with locked(Path(f"{folder}.lock")):
         entry = _loaded(folder, load)  # another process may have built it while this one waited
         if entry is None:
-            _build(folder, build)
+            build_folder(folder, build)
             entry = (load(folder),)
     return entry[0]
 
@@ -62,13 +59,3 @@ def _loaded(folder: Path, load: Callable[[Path], T]) -> tuple[T] | None:
     except (OSError, ValueError) as error:
         log.warning("the cache entry %s is damaged (%s) and will be made again", folder, error)
         return None
-
-
-def _build(folder: Path, build: Callable[[Path], None]) -> None:
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".unfinished", dir=folder.parent))
-    try:
-        build(unfinished)
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)

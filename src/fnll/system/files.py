@@ -1,7 +1,8 @@
-"""Writing files so that a kill leaves either the old content or the new, and so that nothing outside a run is touched.
+"""The only module that writes, cuts or removes files, so that nothing outside a command's folders is touched.
 
-A run folder may come from somebody else, and a link in it may point anywhere. Whatever is written, cut or removed below
-one goes through here: names are plain, links are refused, and a file that has a second name elsewhere is copied first.
+A run folder may come from somebody else, and a link in it may point anywhere. So names are plain, links are refused,
+pipes and devices are not waited for, and a file that has a second name elsewhere is copied first. A kill leaves either
+the old content or the new. `tests/unit/test_files_only.py` finds whoever goes around this module.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from fnll.errors import UserError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dot, so neither `..` nor a hidden file
+PARTIAL = re.compile(r"\..+\.[a-z0-9_]{8}\.partial")  # what `write_atomic` leaves behind if it is killed
+UNSAFE = re.compile(r"[\x00-\x1f/\\]|^\.{0,2}$")  # in the name of one file or folder
 NO_PLAIN_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}  # of a link, and of a pipe that nobody reads
 
 
@@ -56,6 +63,23 @@ def refuse_links_out(folder: Path) -> None:
             refuse_link(path)
 
 
+def inside(root: Path, *names: str) -> Path:
+    """The place `names` below `root`, if it is one: each is a single name, and no link on the way leads elsewhere."""
+    path = root
+    for name in names:
+        if UNSAFE.search(name):
+            raise LinkError(f"{name!r} is no name of something in {path}; nothing was written")
+        path = path / name
+        refuse_link(path)
+    return path
+
+
+def make_folder(path: Path) -> Path:
+    """Make the folder `path` that the user named, and those above it; the user may have made it a link."""
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def own_folder(path: Path) -> Path:
     """Make the folder `path`, or take the one that is there; not a linked one."""
     refuse_link(path)
@@ -67,6 +91,77 @@ def remove_folder(path: Path) -> None:
     """Remove the folder `path`, as far as the system lets us; not a linked one."""
     refuse_link(path)
     shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_file(path: Path) -> None:
+    """Remove the file `path` if there is one; of a link, the link."""
+    path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes left in `folder` that were killed in `write_atomic`, and nothing else."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if PARTIAL.fullmatch(path.name) and not path.is_dir():
+            remove_file(path)
+
+
+def build_folder(folder: Path, build: Callable[[Path], None]) -> None:
+    """Let `build` fill the folder `folder`, which appears whole or not at all; one that is there is replaced."""
+    refuse_link(folder)
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".unfinished", dir=folder.parent))
+    try:
+        build(unfinished)
+        remove_folder(folder)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` while the block runs; others wait."""
+    from filelock import FileLock
+
+    refuse_link(path)
+    with FileLock(path):
+        yield
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder of the system's for temporary files, removed with the end of the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def can_write(folder: Path) -> None:
+    """Raise the OSError that writing to `folder` would raise; it is made if it is not there."""
+    make_folder(folder)
+    probe = inside(folder, f".probe-{os.getpid()}")
+    open_own(probe, "w").close()
+    remove_file(probe)
+
+
+def append_line(path: Path, text: str) -> None:
+    """Add one line to the file `path`."""
+    with open_own(path, "a") as file:
+        file.write(text + "\n")
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write an array as `.npy`."""
+    import numpy as np
+
+    with open_own(path, "wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of zeros that is the file `path`."""
+    from numpy.lib.format import open_memmap
+
+    refuse_link(path)
+    return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 
 def open_own(path: Path, mode: str) -> IO[Any]:
@@ -102,19 +197,26 @@ def _no_file(name: str) -> LinkError:
     return LinkError(f"{name} is no plain file, which a run needs there; delete it and type the command again")
 
 
-def write_atomic(path: Path, content: bytes | str) -> None:
+def write_file(path: Path, content: bytes | str) -> None:
+    """As `write_atomic`, for what can be made again: after a power cut the file may be empty."""
+    write_atomic(path, content, durable=False)
+
+
+def write_atomic(path: Path, content: bytes | str, *, durable: bool = True) -> None:
     """Replace `path` by `content` in one step; readers never see a part. A link there is replaced, not followed."""
     data = content.encode() if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())  # mkstemp makes files that nobody else could read
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        with suppress(OSError):
+            remove_file(Path(name))
         raise
 
 

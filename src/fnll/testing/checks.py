@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import tempfile
 import weakref
-from pathlib import Path
 
 import torch
 
@@ -15,6 +13,7 @@ from fnll.executors.vectorised import Vectorised
 from fnll.federation import Federation, Snapshot, federate
 from fnll.harness.checkpoint import Checkpoints
 from fnll.methods.fedavg import FedAvg
+from fnll.system.files import temporary_folder
 from fnll.testing.equality import apart, canonical, same
 from fnll.testing.executors import Backwards, Compared, Paranoid, Recording, Roundtrip
 from fnll.testing.registry import check, fail
@@ -158,9 +157,9 @@ def resume_exact(subject: Subject) -> None:
 
 
 def _through_disk(snapshot: Snapshot) -> Snapshot:
-    with tempfile.TemporaryDirectory() as folder:
-        Checkpoints(Path(folder), "check").save(snapshot, {})
-        restored = Checkpoints(Path(folder), "check").load()
+    with temporary_folder() as folder:
+        Checkpoints(folder, "check").save(snapshot, {})
+        restored = Checkpoints(folder, "check").load()
     if restored is None:
         raise AssertionError("the checkpoint could not be read back")
     return restored.snapshot

@@ -21,6 +21,7 @@ from fnll.scenario.datasets.options import Options, Shared
 from fnll.scenario.datasets.sources import Folder, source_at
 from fnll.scenario.noise.label_maps import CIFAR10, SUPER_CLASSES
 from fnll.scenario.scenario import Dataset
+from fnll.system.files import save_array
 
 COPIES = {"jpg": "JPEG", "jpeg": "JPEG"}  # other suffixes are said in capitals
 
@@ -107,8 +108,8 @@ def _batches(kind: Kind, root: str, download: bool) -> tuple[Images, Tensor, Ima
                 )
         for part in ("train", "test"):
             source = published(folder.root, train=part == "train")
-            np.save(cache / f"{part}.npy", source.data.transpose(0, 3, 1, 2))
-            np.save(cache / f"{part}_labels.npy", np.array(source.targets, dtype=np.int64))
+            save_array(cache / f"{part}.npy", source.data.transpose(0, 3, 1, 2))
+            save_array(cache / f"{part}_labels.npy", np.array(source.targets, dtype=np.int64))
 
     stored = kept(["cifar", content_of(folder, list(checksums))], build)
     labels, test_labels = stored.arrays["train_labels"], stored.arrays["test_labels"]

@@ -21,7 +21,7 @@ from pathlib import Path
 from fnll.errors import UserError
 from fnll.scenario.datasets.sources import Mark, Source
 from fnll.system.cache import cache_dir
-from fnll.system.files import write_atomic
+from fnll.system.files import make_folder, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def content_of(source: Source, names: Sequence[str]) -> str:
         log.info("%s: reading %d files to tell what they hold", source.title, len(marks))
         known = combined(names, digests | _read(source, marks.keys() - digests.keys()))
         with suppress(OSError):  # a cache that cannot be written costs time only
-            note.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(note.parent)
             write_atomic(note, f"{known} {_check(note, known)}")
     return known
 

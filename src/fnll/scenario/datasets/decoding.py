@@ -24,6 +24,7 @@ from fnll.images import InMemory, content_digest
 from fnll.scenario.datasets.contents import Watched, content_of
 from fnll.scenario.datasets.sources import Source
 from fnll.system.cache import cached
+from fnll.system.files import new_array, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def decoded(source: Source, names: Sequence[str], decoder: Decoder) -> InMemory:
     def build(folder: Path, source: Source) -> None:
         log.info("%s: decoding %d images once into the cache", source.title, len(names))
         shape = (len(names), *decoder(source, names[0]).shape)
-        pixels = open_memmap(folder / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
+        pixels = new_array(folder / "pixels.npy", shape, np.uint8)
         cuts = [slice(i, i + AT_ONCE) for i in range(0, len(names), AT_ONCE)]
         pool = threads(os.getpid())
         tasks = [pool.submit(decoder.into, pixels[cut], source, names[cut]) for cut in cuts]
@@ -133,7 +134,7 @@ def kept(made_from: Sequence[object], build: Callable[[Path], None]) -> Kept:
     def write(folder: Path) -> None:
         build(folder)
         digests = {file.stem: content_digest(open_memmap(file, mode="r")) for file in folder.glob("*.npy")}
-        (folder / "digests.json").write_text(json.dumps(digests))
+        write_atomic(folder / "digests.json", json.dumps(digests))
 
     def read(folder: Path) -> Kept:
         digests = json.loads((folder / "digests.json").read_text())

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
-from filelock import FileLock
-
 from fnll.errors import require_flag
 from fnll.scenario.datasets.sources import Folder, missing
+from fnll.system.files import locked, make_folder, refuse_link
 
 ELSEWHERE = "name their place with dataset.root=DIR or the environment variable FNLL_DATA"
 
@@ -18,8 +17,10 @@ def obtain(folder: Folder, names: Sequence[str], *, download: bool, fetch: Calla
     """Demand that `names` exist in `folder`, after a download by `fetch` if they do not and `download` allows it."""
     require_flag("dataset.download", download)
     if download and not all(folder.has(name) for name in names):
-        Path(folder.root).mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.place(".download.lock")):
+        root = make_folder(Path(folder.root))
+        for name in names:
+            refuse_link(Path(folder.place(name)))  # one that leads nowhere: what is fetched would be written there
+        with locked(root / ".download.lock"):
             try:
                 fetch()  # does nothing if another process fetched the files while this one waited
             except (OSError, RuntimeError, HTTPException) as error:

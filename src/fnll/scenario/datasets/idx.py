@@ -20,6 +20,7 @@ from fnll.scenario.datasets.download import ELSEWHERE, obtain
 from fnll.scenario.datasets.options import Options, Shared
 from fnll.scenario.datasets.sources import Folder, Source
 from fnll.scenario.scenario import Dataset
+from fnll.system.files import save_array
 
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -99,8 +100,8 @@ def _load(kind: Kind, root: str, download: bool) -> Dataset:
                     f"{kind.title}: {folder.place(names[images])} holds {len(pixels)} images and "
                     f"{folder.place(names[labels])} {len(targets)} labels; delete both and {kind.advice}"
                 )
-            np.save(cache / f"{part}.npy", pixels[:, None])
-            np.save(cache / f"{part}_labels.npy", targets.astype(np.int64))
+            save_array(cache / f"{part}.npy", pixels[:, None])
+            save_array(cache / f"{part}_labels.npy", targets.astype(np.int64))
 
     stored = kept_of(folder, list(names.values()), "idx", build)
     return Dataset(

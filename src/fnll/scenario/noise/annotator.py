@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ from fnll.scenario.scenario import Dataset
 from fnll.seeding import scoped, torch_rng
 from fnll.settings import check_fields
 from fnll.system.cache import cache_dir, cached
+from fnll.system.files import write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +121,9 @@ def _in_worker(cache: str, task: Task, images: str, pixels: np.ndarray) -> None:
 def _cached(task: Task, images: str, source: Dataset | np.ndarray) -> np.ndarray:
     def build(folder: Path) -> None:
         pixels = shrunk(source, task.index) if isinstance(source, Dataset) else torch.from_numpy(source)
-        np.savez(folder / "probabilities.npz", p=train(task, pixels))
+        buffer = BytesIO()
+        np.savez(buffer, p=train(task, pixels))
+        write_atomic(folder / "probabilities.npz", buffer.getvalue())
 
     def load(folder: Path) -> np.ndarray:
         try:
