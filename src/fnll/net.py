@@ -60,6 +60,11 @@ class Net:
         """The entries of the state that belong to the classification head."""
         return tuple(name for name in _template(self).state if name.startswith("head."))
 
+    @property
+    def batch_dependent(self) -> bool:
+        """Whether its predictions depend on what else is in the batch, also in evaluation."""
+        return batch_dependent(_template(self).network)
+
 
 class Template:
     """One network of a kind, from which copies are made that share nothing with it or with each other.
@@ -150,6 +155,16 @@ def _template(net: Net) -> Template:
         settings["pretrained"] = None
     with scoped(0):
         return Template(net.build(**settings).to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+
+
+def batch_dependent(module: nn.Module) -> bool:
+    """Whether predictions depend on what else is in the batch also in evaluation: BatchNorm without running statistics.
+
+    Passes over such a network's samples then walk in a fixed random order (`fnll.seeding.walk`): data that is stored
+    class by class would give it batches of one class, which it has never been trained on.
+    """
+    kind = nn.modules.batchnorm._BatchNorm
+    return any(isinstance(layer, kind) and layer.running_mean is None for layer in module.modules())
 
 
 def _frozen(name: str, value: Any) -> Any:

@@ -43,6 +43,11 @@ def torch_rng(*path: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(derive(*path))
 
 
+def walk(n: int) -> torch.Tensor:
+    """A random order of `n` samples that is the same everywhere, in which batch-dependent networks are shown them."""
+    return torch.randperm(n, generator=torch_rng("walk", n))
+
+
 @contextmanager
 def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed the global generators for one computation and put back what they were.

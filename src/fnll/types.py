@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fnll.images import Images, Transform
-from fnll.seeding import derive, torch_rng
+from fnll.seeding import derive, torch_rng, walk
 from fnll.system.allocator import keep_freed_memory
 from fnll.weights import Weights
 
@@ -118,12 +118,17 @@ class Client:
                     yield Batch(seen, y, index, epoch, step)
                     step += 1
 
-    def scan(self, size: int = 512, *path: int | str, augment: bool = False) -> Iterator[Batch]:
-        """All samples once, in order; `augment` draws one random view, as the official codes do."""
+    def scan(self, size: int = 512, *path: int | str, augment: bool = False, shuffled: bool = False) -> Iterator[Batch]:
+        """All samples once, in order; `augment` draws one random view, as the official codes do.
+
+        `shuffled` walks in a fixed random order instead, for networks that normalise by the batch; `Batch.index` says
+        which samples came.
+        """
+        order = walk(len(self)) if shuffled else torch.arange(len(self))
         for step, start in enumerate(range(0, len(self), size)):
-            rows = torch.arange(start, min(start + size, len(self)))
+            rows = order[start : start + size]
             pixels = self.data.take(rows, self.device)
-            self.data.images.prefetch(self.data.index[start + size : start + 2 * size])
+            self.data.images.prefetch(self.data.index[order[start + size : start + 2 * size]])
             transform = self.data.transform
             x = (
                 transform.augmented(pixels, self.generator("scan", *path, start))

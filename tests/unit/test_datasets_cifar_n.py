@@ -61,6 +61,7 @@ def load(root: Path, labels: Path | None = None, images: str = "batches", downlo
 
 def check(data: Dataset) -> None:
     assert data.labels.tolist() == CLEAN.tolist()
+    assert data.rearranged is None
     assert list(data.annotations) == ["aggre", "random1", "random2", "random3", "worse"]
     for i, labels in enumerate(data.annotations.values()):
         assert labels.dtype == torch.int64

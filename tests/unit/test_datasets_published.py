@@ -167,6 +167,7 @@ class TestCifarFolder:
     @pytest.mark.parametrize(("suffix", "name"), [("jpg", "CIFAR-10 (JPEG copy)"), ("png", "CIFAR-10 (PNG copy)")])
     def test_says_that_it_is_a_copy(self, tmp_path, suffix, name):
         data = cifar10(root=self.write(tmp_path / "c", suffix), download=False, images="folder")
+        assert "type dataset=cifar10n dataset.images=folder" in (data.rearranged or "")
         assert data.name == name
         assert data.labels.tolist() == list(range(10))
         assert data.transform.mean == (0.485, 0.456, 0.406)

@@ -43,10 +43,12 @@ class Round(NamedTuple):
 class Diagnostics:
     """Scores what one run's clients and server told, against the truth."""
 
-    def __init__(self, scenario: Scenario, truth: Truth, *, samples: int, device: torch.device) -> None:
+    def __init__(
+        self, scenario: Scenario, truth: Truth, *, samples: int, device: torch.device, shuffled: bool = False
+    ) -> None:
         self.scenario, self.truth, self.device = scenario, truth, device
         self.clean = None if truth.labels is None else [truth.labels[shard] for shard in scenario.shards]
-        self.probe = self._wrongly_labelled(samples)
+        self.probe = self._wrongly_labelled(samples, shuffled)
 
     def score(self, window: Sequence[Round]) -> Row:
         """Metrics of the rounds since the last evaluation; of what several of them recorded, the last counts."""
@@ -120,14 +122,15 @@ class Diagnostics:
             "memory/true": _mean(answers == self.truth.labels[self.probe]),
         }
 
-    def _wrongly_labelled(self, limit: int) -> Tensor | None:
-        """A fixed sub-sample of the training images whose observed label is wrong."""
+    def _wrongly_labelled(self, limit: int, shuffled: bool) -> Tensor | None:
+        """A fixed sub-sample of the training images whose observed label is wrong; `shuffled`: in random order."""
         if self.truth.labels is None:
             return None
         owned = torch.cat(self.scenario.shards)
         wrong = owned[self.scenario.labels[owned] != self.truth.labels[owned]]
         order = torch.randperm(len(wrong), generator=torch_rng("memorisation", self.scenario.fingerprint))
-        return wrong[order[:limit]].sort().values
+        chosen = wrong[order[:limit]]
+        return chosen if shuffled else chosen.sort().values
 
     def _labels(self, k: int, clients: Clients) -> Tensor:
         """The labels client `k` trains on now."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from fnll.images import Images, InMemory, Transform
-from fnll.seeding import torch_rng
+from fnll.seeding import torch_rng, walk
 
 IN_MEMORY = 1 << 29  # bytes of normalised test images kept ready; larger sets are normalised batch by batch
 
@@ -28,9 +28,13 @@ class TestSet:
         num_classes: int,
         batch_size: int,
         device: torch.device,
+        *,
+        shuffled: bool = False,  # in a fixed random order, for networks that normalise by the batch
     ) -> None:
         self.images, self.labels, self.transform = images, labels, transform
         self.num_classes, self.batch_size, self.device = num_classes, batch_size, device
+        self.order = walk(len(labels)) if shuffled else torch.arange(len(labels))
+        self.shuffled = shuffled
         floats = 4 * len(labels) * images.shape[0] * images.shape[1] * images.shape[2]
         self.ready = list(self._prepare()) if floats <= IN_MEMORY else None
 
@@ -43,14 +47,21 @@ class TestSet:
         order = torch.randperm(len(self.labels), generator=torch_rng("sampled test set", len(self.labels)))
         rows = order[:limit].sort().values
         images = InMemory(self.images.take(rows))
-        return TestSet(images, self.labels[rows], self.transform, self.num_classes, self.batch_size, self.device)
+        return TestSet(
+            images,
+            self.labels[rows],
+            self.transform,
+            self.num_classes,
+            self.batch_size,
+            self.device,
+            shuffled=self.shuffled,
+        )
 
     def _prepare(self) -> Iterator[tuple[Tensor, Tensor]]:
         for start in range(0, len(self.labels), self.batch_size):
-            rows = torch.arange(start, min(start + self.batch_size, len(self.labels)))
+            rows = self.order[start : start + self.batch_size]
             pixels = self.images.take(rows).to(self.device)
-            following = range(start + self.batch_size, min(start + 2 * self.batch_size, len(self.labels)))
-            self.images.prefetch(torch.tensor(following))
+            self.images.prefetch(self.order[start + self.batch_size : start + 2 * self.batch_size])
             yield self.transform.plain(pixels), self.labels[rows].to(self.device)
 
 

@@ -127,6 +127,14 @@ def inner_methods(method: object) -> Iterator[tuple[str, Method]]:
             yield from ((f"{field.name}.{name}", inner) for name, inner in inner_methods(value))
 
 
+def networks(method: object) -> Iterator[Net]:
+    """Every network that a method, or a method inside it, works with."""
+    for one in (method, *(inner for _, inner in inner_methods(method))):
+        if dataclasses.is_dataclass(one):
+            held = (getattr(one, field.name, None) for field in dataclasses.fields(one))
+            yield from (value for value in held if isinstance(value, Net))
+
+
 def privileges(method: Method) -> list[str]:
     """What a method and those inside it are given that FedAvg is not."""
     own = list(getattr(method, "privileges", ()))

@@ -47,11 +47,19 @@ class Observer:
         self.experiment, self.folder, self.checkpoints, self.watchers = experiment, folder, checkpoints, watchers
         device = experiment.device
         self.test = TestSet(
-            truth.test, truth.test_labels, scenario.transform, scenario.num_classes, cfg.eval.batch_size, device
+            truth.test,
+            truth.test_labels,
+            scenario.transform,
+            scenario.num_classes,
+            cfg.eval.batch_size,
+            device,
+            shuffled=experiment.batch_dependent,
         )
         self.sampled: TestSet | None = None  # made when it is first needed
         self.validation = self._validation()
-        self.diagnostics = Diagnostics(scenario, truth, samples=cfg.diagnostics_samples, device=device)
+        self.diagnostics = Diagnostics(
+            scenario, truth, samples=cfg.diagnostics_samples, device=device, shuffled=experiment.batch_dependent
+        )
         self.window: list[Round] = []
         self.before: Clients = {}
         self.last_step = 0
@@ -66,9 +74,14 @@ class Observer:
         if held is None:
             return None
         images = InMemory(scenario.images.take(held))
-        size = self.experiment.cfg.eval.batch_size
         return TestSet(
-            images, scenario.labels[held], scenario.transform, scenario.num_classes, size, self.experiment.device
+            images,
+            scenario.labels[held],
+            scenario.transform,
+            scenario.num_classes,
+            self.experiment.cfg.eval.batch_size,
+            self.experiment.device,
+            shuffled=self.experiment.batch_dependent,
         )
 
     def _local_models(self, snapshot: Snapshot) -> dict[int, float]:

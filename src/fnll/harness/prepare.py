@@ -20,13 +20,14 @@ from fnll.federation import Executor, Method, World
 from fnll.harness import identity
 from fnll.harness.budget import in_rounds, too_small
 from fnll.harness.config import Request, store_of
-from fnll.harness.making import completed
+from fnll.harness.making import completed, networks
 from fnll.harness.moved import new_home
 from fnll.harness.provenance import described
 from fnll.lengths import Horizon
 from fnll.net import Net
 from fnll.scenario.scenario import Dataset, Scenario, Truth
 
+WALK = "shuffled"  # how evaluation passes go where the order matters; in the ids of such runs only
 COMPLETED = ("scenario", "model", "method", "executor")  # groups whose things need more than their YAML can say
 
 
@@ -83,6 +84,11 @@ class Experiment:
         build = made(self.cfg.model, "model")
         return Net.of(build, num_classes=self.scenario.num_classes, input_shape=self.scenario.input_shape)
 
+    @property
+    def batch_dependent(self) -> bool:
+        """Whether a network of this run normalises by the batch in evaluation, so that the order of samples matters."""
+        return any(net.batch_dependent for net in (self.net, *networks(self.method)))
+
     def check(self) -> None:
         """Make what a run starts with, so that a mistake in its settings shows before there is a folder of it."""
         _ = self.method, self.net.head_names
@@ -102,6 +108,7 @@ class Experiment:
             threads=OmegaConf.select(self.cfg, "executor.threads", default=1),
             device=self.device.type,
             fingerprint=self.scenario.fingerprint,
+            **({"walk": WALK} if self.batch_dependent else {}),
         )
 
 

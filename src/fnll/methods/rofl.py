@@ -16,8 +16,9 @@ from fnll.lengths import Length
 from fnll.local import Classifier, Fit, LocalSpec, Training
 from fnll.methods.fedavg import FedAvg
 from fnll.models import Network
+from fnll.net import batch_dependent
 from fnll.seeding import torch_rng
-from fnll.tools import evaluating
+from fnll.tools import evaluating, in_order
 from fnll.types import Batch, Client, State, Update
 from fnll.weights import Weights, mean
 
@@ -152,9 +153,12 @@ class RoFL(FedAvg):
     @torch.no_grad()
     def _seen(self, net: Network, client: Client) -> tuple[Tensor, Tensor]:
         """Features and logits of all the client's samples under the network that it received, on the CPU."""
+        shuffled = batch_dependent(net)
         with evaluating(net):
-            parts = [net.features(b.x) for b in client.scan(self.eval_batch_size, augment=self.eval_augment)]
-            return torch.cat(parts).float().cpu(), torch.cat([net.head(part) for part in parts]).cpu()
+            walked = client.scan(self.eval_batch_size, augment=self.eval_augment, shuffled=shuffled)
+            parts = [net.features(batch.x) for batch in walked]
+            seen = torch.cat(parts).float().cpu(), torch.cat([net.head(part) for part in parts]).cpu()
+        return (in_order(seen[0]), in_order(seen[1])) if shuffled else seen
 
 
 class Centroids(Classifier):

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fnll.errors import UserError
+from fnll.scenario.legacy import require_published_order
 from fnll.scenario.scenario import Dataset, Noise, Partition, Scenario, Shards, Truth, fingerprint
 from fnll.seeding import derive
 from fnll.settings import checked
@@ -41,6 +42,7 @@ def build(
             f"num_clients={num_clients} is more than the {available} training samples of {dataset.name}; "
             f"type num_clients={available} or fewer"
         )
+    require_published_order(dataset, partition, noise)
     labels = dataset.labels.numpy()
     parts = partition(labels, num_clients, derive(seed, "partition"))
     noisy = noise(dataset, parts, derive(seed, "noise"))

@@ -32,6 +32,7 @@ class Dataset:
     native_noise: bool = False  # the published labels are noisy and the clean ones unknown (Clothing1M, WebVision)
     annotations: Mapping[str, Tensor] = field(default_factory=dict)  # further label sets (CIFAR-N), for noise=human
     class_names: tuple[str, ...] = ()
+    rearranged: str | None = None  # if the order is not the published one: what to type for that
     validation: Tensor | None = None  # positions that no client trains on; they keep their observed (noisy) labels
 
     @cached_property

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fnll.net import batch_dependent
+from fnll.seeding import walk
 from fnll.tools.variant import Variant, require_variant
 from fnll.types import Client
 
@@ -34,12 +36,22 @@ def predict(module: nn.Module, client: Client, augment: bool = False, size: int 
     """Logits of all of a client's samples in order, (n, C) on the CPU.
 
     `augment` shows one random view of each image, as all three official codes do in passes like this one. `size`
-    matters only to networks that normalise by the batch. The module must be on the client's device.
+    matters only to networks that normalise by the batch; these see the samples in a fixed random order. The module must
+    be on the client's device.
     """
+    shuffled = batch_dependent(module)
     with evaluating(module), torch.inference_mode():
-        parts = [module(batch.x).cpu() for batch in client.scan(size, augment=augment)]
+        parts = [module(batch.x).cpu() for batch in client.scan(size, augment=augment, shuffled=shuffled)]
     # joined outside inference mode, or autograd would refuse to use them as targets
-    return torch.cat(parts) if parts else torch.zeros(0, client.data.num_classes)
+    logits = torch.cat(parts) if parts else torch.zeros(0, client.data.num_classes)
+    return in_order(logits) if shuffled else logits
+
+
+def in_order(walked: Tensor) -> Tensor:
+    """What a shuffled `Client.scan` gave for each sample, in the order of the samples."""
+    back = torch.empty_like(walked)
+    back[walk(len(walked))] = walked
+    return back
 
 
 def sample_losses(

@@ -46,6 +46,14 @@ class Kind:
             f"if you have the files, {ELSEWHERE}; for images in folders type dataset.images=folder"
         )
 
+    @property
+    def restored(self) -> str:
+        """How to get the published order back from a folder."""
+        return (
+            f"type dataset={self.name}n dataset.images=folder, whose label file has the published order, or "
+            "dataset.images=batches for the published files"
+        )
+
 
 TEN = Kind(
     "cifar10",
@@ -88,9 +96,17 @@ def load(kind: Kind, root: str, *, download: bool, images: str) -> Dataset:
             f"dataset.images must be batches (the published files) or folder (train/<class>/*, test/<class>/*), "
             f"got {images!r}"
         )
-    transform = Transform(kind.mean, kind.std, AUGMENTATIONS)
-    count = len(kind.class_names)
-    return Dataset(name, train, labels, test, test_labels, count, transform, class_names=kind.class_names)
+    return Dataset(
+        name,
+        train,
+        labels,
+        test,
+        test_labels,
+        len(kind.class_names),
+        Transform(kind.mean, kind.std, AUGMENTATIONS),
+        class_names=kind.class_names,
+        rearranged=None if images == "batches" else kind.restored,
+    )
 
 
 def _batches(kind: Kind, root: str, download: bool) -> tuple[Images, Tensor, Images, Tensor]:

@@ -110,7 +110,7 @@ def _in_published_order(dataset: Dataset, clean: np.ndarray, path: Path) -> Data
     position = np.empty(len(clean), dtype=np.int64)
     position[np.argsort(clean, kind="stable")] = np.arange(len(clean))
     order = torch.from_numpy(position)
-    return replace(dataset, train=dataset.train.select(order), labels=dataset.labels[order])
+    return replace(dataset, train=dataset.train.select(order), labels=dataset.labels[order], rearranged=None)
 
 
 def _label_file(what: Annotated, root: str, download: bool, labels: str | None) -> Path:

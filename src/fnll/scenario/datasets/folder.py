@@ -71,6 +71,7 @@ def image_folder(
         num_classes=len(found.class_names),
         transform=Transform(tuple(mean), tuple(std), tuple(augmentations)),
         class_names=found.class_names,
+        rearranged="type the same partition and noise without _official, and no legacy_seed",
     )
     return chosen.apply(dataset)
 

@@ -1,14 +1,16 @@
 """Partitions exactly as the released codes of FedCorr, FedNoRo and FedRN draw them, with what they drop.
 
-Given the released code's seed as `legacy_seed`, the same clients hold the same samples in the same order. FedCorr and
-FedNoRo keep a client's indices in Python sets and walk them in hash order, which decides later whose label is
-corrupted, so sets are used here too, filled in the same order.
+Given the released code's seed as `legacy_seed`, the same clients hold the same samples in the same order; with
+`ShardsOfficial` the same classes, and within a class what the data's order makes of it. FedCorr and FedNoRo keep a
+client's indices in Python sets and walk them in hash order, which decides later whose label is corrupted, so sets are
+used here too, filled in the same order.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -150,6 +152,8 @@ class DirichletOfficial:
     `Dirichlet` with `balanced`; everything is drawn again until each client has `min_size` samples (10 in the released
     code). n mod 10 samples are dropped.
     """
+
+    by_position: ClassVar[bool] = True
 
     beta: Concentration
     min_size: MinSize
