@@ -32,7 +32,7 @@ COMMANDS = {
     "run": Command("one run: fnll run method=fedprox noise.rho=0.4 seed=1", "fnll.cli.run"),
     "sweep": Command("a grid of runs: fnll sweep experiment=rho_tau method=fedavg,fedcorr", "fnll.cli.sweep"),
     "report": Command("tables, figures and a page from a directory of runs", "fnll.cli.report"),
-    "methods": Command("the installed methods: what they do, their papers, BibTeX", "fnll.cli.methods"),
+    "methods": Command("the installed methods, their papers and what they are given", "fnll.cli.methods"),
     "scene": Command("show a scenario: clients, sizes, classes, noise, fingerprint", "fnll.cli.scene"),
     "dashboard": Command("the W&B workspace as code; printed when offline", "fnll.cli.dashboard"),
     "bench": Command("how fast: phases of a round, and ratios to bare PyTorch", "fnll.cli.bench"),

@@ -247,21 +247,21 @@ def _elsewhere(key: str, error: Exception, config_dirs: Sequence[Path]) -> UserE
     """The message about a setting that other choices of its group have, but not the one that was made."""
     group, _, setting = key.partition(".")
     choices = options(group, config_dirs) if group in GROUPS else {}
-    having = [name for name, path in choices.items() if key in _leaves(inherited(path), f"{group}.")]
+    having = [name for name, path in choices.items() if key in _leaves(_inherited(path), f"{group}.")]
     if not having:
         return None
     node = getattr(error.__cause__, "parent_node", None)  # the group's own node, where the setting was looked for
     target = node.get("_target_") if isinstance(node, DictConfig) else None
-    chosen = [name for name, path in choices.items() if target and inherited(path).get("_target_") == target]
+    chosen = [name for name, path in choices.items() if target and _inherited(path).get("_target_") == target]
     subject = f"{group}={chosen[0]}" if len(chosen) == 1 else f"the chosen {group}"
     return UserError(f"{subject} has no setting {setting!r}; these choices of {group} have it: {', '.join(having)}")
 
 
-def inherited(path: Path) -> dict[str, Any]:
+def _inherited(path: Path) -> dict[str, Any]:
     """A choice's settings with those of the choices it starts from."""
     own = yaml.safe_load(path.read_text()) or {}
     bases = [path.with_name(f"{base}.yaml") for base in own.get("defaults", []) if isinstance(base, str)]
-    return {key: value for base in bases if base.exists() for key, value in inherited(base).items()} | own
+    return {key: value for base in bases if base.exists() for key, value in _inherited(base).items()} | own
 
 
 def _known_keys(key: str) -> list[str]:

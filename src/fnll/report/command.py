@@ -10,10 +10,12 @@ from rich.console import Console
 from fnll.errors import UserError
 from fnll.harness.status import Status
 from fnll.report.analysis import analyse
+from fnll.report.beside import others
 from fnll.report.document import TARGETS, write
 from fnll.report.render import to_rich
 from fnll.report.select import RULES
 from fnll.report.store import Store, load
+from fnll.report.table import Table
 from fnll.system.files import make_folder
 
 UNBOUNDED = 10_000  # columns
@@ -30,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     default = ",".join(map(str, TARGETS))
     parser.add_argument("--targets", default=default, help="accuracies for the cost tables (default: %(default)s)")
+    parser.add_argument(
+        "--published", nargs="?", const="", metavar="TABLE",
+        help="put the papers' numbers beside ours: of one table, as fedcorr_table2, or of all that the runs belong to",
+    )  # fmt: skip
+    parser.add_argument(
+        "--reference-curves", type=Path, metavar="FILE", help="a CSV of curves that others logged, laid over ours"
+    )
     parser.add_argument("--figures", action=argparse.BooleanOptionalAction, default=True, help="draw the figures")
 
 
@@ -38,20 +47,26 @@ def main(args: argparse.Namespace) -> int:
     store = load(args.runs_dir)
     analysis = analyse(store, args.metric, args.select, args.reference)
     targets = parse_targets(args.targets)
+    beside = others(store, args.published, args.reference_curves)
     try:
-        report = write(analysis, make_folder(args.out), targets, with_figures=args.figures)
+        report = write(analysis, make_folder(args.out), targets, with_figures=args.figures, others=beside)
     except OSError as error:
         raise UserError(f"--out {args.out}: cannot write the report there ({error.strerror or error})") from error
     console = Console(soft_wrap=True)
     if not console.is_terminal:
         console.width = UNBOUNDED  # a pipe has no width, and the one that is assumed would cut the numbers off
-    for block in to_rich(report.headline, console.width if console.is_terminal else None):
-        console.print(block)
-    for note in report.headline.notes:
-        console.print(f"  {note}", style="dim", markup=False, highlight=False)
+    for table in (report.headline, *(table for table in beside.tables if not table.words)):
+        _print(console, table)
     console.print(f"\n{_counted(store)}", markup=False, highlight=False)
     console.print(f"Report: {report.html}", markup=False, highlight=False)
     return 0
+
+
+def _print(console: Console, table: Table) -> None:
+    for block in to_rich(table, console.width if console.is_terminal else None):
+        console.print(block)
+    for note in table.notes:
+        console.print(f"  {note}", style="dim", markup=False, highlight=False)
 
 
 def parse_targets(text: str) -> tuple[float, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from fnll.report.analysis import Analysis, analyse
+from fnll.report.beside import Others
 from fnll.report.figures import encode
-from fnll.report.gallery import gallery
+from fnll.report.gallery import Plate, gallery
 from fnll.report.html import Picture, page
 from fnll.report.latex import latex_document, to_latex
 from fnll.report.listings import (
@@ -61,11 +63,21 @@ def all_tables(analysis: Analysis, targets: Sequence[float] = TARGETS) -> list[T
     return [*found, missing] if missing.rows else found
 
 
-def write(analysis: Analysis, out: Path, targets: Sequence[float] = TARGETS, *, with_figures: bool = True) -> Report:
+def write(
+    analysis: Analysis,
+    out: Path,
+    targets: Sequence[float] = TARGETS,
+    *,
+    with_figures: bool = True,
+    others: Others | None = None,
+) -> Report:
     """Write everything below `out`; files of an earlier report there are replaced."""
-    made = all_tables(analysis, targets)
+    others = others or Others()
+    made = [*all_tables(analysis, targets), *others.tables]
     _write_tables(made, out)
-    pictures = _write_figures(analysis, own_folder(inside(out, "figures"))) if with_figures else []
+    pictures: list[Picture] = []
+    if with_figures:
+        pictures = _write_figures(chain(gallery(analysis), others.plates()), own_folder(inside(out, "figures")))
     frames = own_folder(inside(out, "frames"))
     write_file(inside(frames, "runs.csv"), as_csv(analysis.store.runs.drop(columns=["manifest", "path"])))
     write_file(inside(frames, "metrics.csv"), as_csv(analysis.store.metrics))
@@ -83,9 +95,9 @@ def _write_tables(made: Sequence[Table], out: Path) -> None:
     write_file(inside(out, "report.md"), "\n".join(map(to_markdown, made)))
 
 
-def _write_figures(analysis: Analysis, folder: Path) -> list[Picture]:
+def _write_figures(plates: Iterable[Plate], folder: Path) -> list[Picture]:
     pictures = []
-    for plate in gallery(analysis):
+    for plate in plates:
         svg = encode(plate.figure, "svg")
         write_file(inside(folder, f"{plate.name}.svg"), svg)
         write_file(inside(folder, f"{plate.name}.png"), encode(plate.figure, "png"))

@@ -60,6 +60,7 @@ def page(analysis: Analysis, headline: Table, tables: Sequence[Table], pictures:
         notes=(*context(analysis), NOISE),
         tables={table.name: to_html(table) for table in tables},
         names=[table.name for table in tables],
+        published=[table.name for table in tables if table.name.startswith(("published_", "reference_curves"))],
         pictures=pictures,
         origins=provenance(analysis.store),
         style=Markup(_template("report.css")),
