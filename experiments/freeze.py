@@ -44,7 +44,7 @@ def main() -> None:
     with TemporaryDirectory() as place:
         write(analyse(store, args.metric), Path(place), targets=(), with_figures=True)
         shutil.copy(Path(place) / "report.md", args.out / "report.md")
-        shutil.copy(Path(place) / "figures" / "curves_round.png", args.out / "curves.png")
+        shutil.copy(Path(place) / "figures" / "curves_step.png", args.out / "curves.png")
 
 
 if __name__ == "__main__":

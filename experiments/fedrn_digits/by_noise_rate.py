@@ -31,9 +31,9 @@ def participations(store: Store, last: int) -> pd.DataFrame:
 
 def _of_run(store: Store, run_id: str, judged: pd.DataFrame) -> pd.DataFrame:
     noise = levels(store, run_id)
-    panels = {fact["round"]: fact["value"] for fact in store.facts(run_id, "neighbours")}
+    panels = {fact["step"]: fact["value"] for fact in store.facts(run_id, "neighbours")}
     parts = []
-    for at, counts in zip(judged["round"], judged["value"], strict=True):
+    for at, counts in zip(judged["step"], judged["value"], strict=True):
         voters = [panels.get(at, {}).get(str(client), []) for client in counts["client"]]
         neighbours = [noise[ids].mean() if ids else np.nan for ids in voters]
         parts.append(pd.DataFrame(counts).assign(run_id=run_id, rate=noise[counts["client"]], neighbours=neighbours))

@@ -27,29 +27,27 @@ from fnll.harness.config import compose
 from fnll.harness.diagnostics import precision_recall
 from fnll.harness.execute import execute
 from fnll.harness.folder import RunFolder
-from fnll.harness.prepare import Experiment, prepare
+from fnll.harness.prepare import Run, prepare
 from fnll.methods.fedrn import FedRN, NeighbourState
 from fnll.methods.fedrn_reliability import ensemble, shares
 from fnll.types import Client
 
 
-def elections(experiment: Experiment) -> pd.DataFrame:
+def elections(run: Run) -> pd.DataFrame:
     """A row per client: its noise, and what each voter would have it train on."""
-    method, scenario, truth = experiment.method, experiment.scenario, experiment.truth
+    method, scenario, truth = run.method, run.scenario, run.truth
     assert isinstance(method, FedRN)
     assert truth.labels is not None
-    folder = RunFolder(Path(experiment.cfg.runs_dir) / experiment.run_id)
+    folder = RunFolder(Path(run.cfg.runs_dir) / run.run_id)
     restored = Checkpoints(folder.path / "checkpoint", folder.run_id).load(folder.lengths())
     assert restored is not None
     state, t = restored.snapshot.state, restored.snapshot.t
     assert isinstance(state, NeighbourState)
-    fed = Federation(
-        experiment.world, Serial(scenario), {}, Ledger(), Totals(), experiment.budget, experiment.cfg.seed, t
-    )
+    fed = Federation(run.world, Serial(scenario), {}, Ledger(), Totals(), run.budget, run.cfg.seed, t)
     cohort = sorted(state.locals)
     rows = []
     for c, panel in zip(cohort, method._panels(state, fed, cohort), strict=True):
-        client = scenario.client(c, t=t, memory={}, labels=None, seed=c, device=experiment.device)
+        client = scenario.client(c, t=t, memory={}, labels=None, seed=c, device=run.device)
         right = client.data.y.cpu() == truth.labels[scenario.shards[c]]
         peers = [method._local(state, n) for n in panel.neighbours]
         votes = ballots(method, client, [state.locals[c], *peers], panel.scores, right)
@@ -88,9 +86,9 @@ def pooled(pairs: pd.Series) -> str:
 def main() -> None:
     """Print a line per band of noise rates."""
     logging.basicConfig(level=logging.WARNING)
-    experiment = prepare(compose(["experiment=fedrn_digits", "method=fedrn", *sys.argv[1:]]))
-    execute(experiment)
-    rows = elections(experiment)
+    run = prepare(compose(["experiment=fedrn_digits", "method=fedrn", *sys.argv[1:]]))
+    execute(run)
+    rows = elections(run)
     bands = rows.groupby(pd.cut(rows["noise"], BANDS, include_lowest=True), observed=True)
     voters = [name for name in rows if name != "noise"]
     table = bands["noise"].agg(clients="count", noise="mean").join(bands[voters].agg(pooled))

@@ -133,7 +133,7 @@ class Method(Protocol):
 class Choosy(Protocol):
     """A method that may decline a scenario before anything is trained."""
 
-    def skip(self, world: World) -> str | None: ...  # the reason, or None to take part
+    def decline(self, world: World) -> str | None: ...  # the reason, or None to take part
 
 
 @runtime_checkable

@@ -564,12 +564,12 @@ def test_corrected_labels_are_what_later_stages_train_on(make, world):
 
 def test_usual_fedprox_from_the_command_line():
     words = ["method=fedcorr", "method@method.usual=fedprox", "method.usual.mu=0.1", "dataset=synthetic"]
-    experiment = prepare(compose(words))
-    usual = experiment.method.usual
+    run = prepare(compose(words))
+    usual = run.method.usual
     assert isinstance(usual, FedProx)
     assert usual.mu == 0.1
-    assert (usual.net, usual.cohort) == (experiment.method.net, experiment.method.cohort_size)
-    assert experiment.run_id.startswith("fedcorr-")
+    assert (usual.net, usual.cohort) == (run.method.net, run.method.cohort_size)
+    assert run.run_id.startswith("fedcorr-")
 
 
 def test_usual_method_with_nothing_of_its_own_is_the_usual_stage(make, world):
@@ -661,7 +661,7 @@ def test_stages_that_end_between_two_evaluations_are_recorded_all_the_same(tmp_p
     run(["method=fedcorr", *small, *stages, f"runs_dir={tmp_path}"])
     store = load(tmp_path)
     run_id = store.runs["run_id"].iloc[0]
-    told = [(fact["round"], fact["t"], fact["stage"]) for fact in store.facts(run_id, "confusion")]
+    told = [(fact["step"], fact["t"], fact["stage"]) for fact in store.facts(run_id, "confusion")]
     assert told == [(0, 0, "given"), (3, 7, "preprocessing"), (5, 14, "preprocessing"), (5, 15, "finetuning")]
     rows = [ax.get_ylabel().split("\n")[0] for ax in figures.fedcorr_8(store, run_id).axes[::6]]
     assert rows == ["given", "preprocessing", "finetuning"]

@@ -18,7 +18,7 @@ from fnll.types import Client
 class Choosy(FedAvg):
     """Declines every scenario."""
 
-    def skip(self, world: World) -> str | None:
+    def decline(self, world: World) -> str | None:
         return f"{len(world.sizes)} clients are not enough"
 
 

@@ -146,9 +146,9 @@ def test_every_recorded_key_is_documented(tmp_path):
 
 
 def prepared(words: list[str]) -> str:
-    experiment = prepare(compose(words))
-    execute(experiment)
-    return experiment.run_id
+    run = prepare(compose(words))
+    execute(run)
+    return run.run_id
 
 
 def first_cells(text: str) -> set[str]:

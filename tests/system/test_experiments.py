@@ -9,7 +9,7 @@ import pytest
 from fnll.harness.config import compose, options
 from fnll.harness.execute import execute
 from fnll.harness.prepare import made, prepare
-from fnll.sweep.grid import Job, expand
+from fnll.sweep.grid import PlannedRun, expand
 
 EXPERIMENTS = sorted(options("experiment"))
 SMALL = [
@@ -27,7 +27,7 @@ SMALL = [
 FEW = ["num_clients=8", "fraction=0.5", "rounds=6"]
 
 
-def covering(jobs: tuple[Job, ...]) -> list[Job]:
+def covering(jobs: tuple[PlannedRun, ...]) -> list[PlannedRun]:
     """Few jobs in which every word of the grid occurs."""
     chosen, seen = [], set[str]()
     for job in jobs:
@@ -45,9 +45,9 @@ def test_the_grids_of_the_project_are_there() -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_setting_of_a_grid_exists_and_is_legal(name: str) -> None:
     for job in covering(expand([f"experiment={name}", "seed=0"]).jobs):
-        experiment = prepare(compose([*job.words, *SMALL]))
-        assert experiment.method is not None
-        assert experiment.request.name == job.method
+        run = prepare(compose([*job.words, *SMALL]))
+        assert run.method is not None
+        assert run.request.name == job.method
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

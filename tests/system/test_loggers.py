@@ -36,9 +36,9 @@ def no_account(monkeypatch, tmp_path):
 
 def run(tmp_path: Path, *overrides: str, extra=()) -> Path:
     request = compose([*TINY, f"runs_dir={tmp_path}", *overrides])
-    experiment = prepare(request)
-    execute(experiment, [*watchers(request), *extra])
-    return tmp_path / experiment.run_id
+    run = prepare(request)
+    execute(run, [*watchers(request), *extra])
+    return tmp_path / run.run_id
 
 
 def metrics(folder: Path) -> list[dict]:
@@ -63,11 +63,11 @@ class PowerCutError(Exception):
 
 
 class PowerCut:
-    def start(self, experiment, folder):
+    def start(self, run, folder):
         pass
 
     def step(self, row, facts, rounds):
-        if row["round"] == 2:
+        if row["step"] == 2:
             raise PowerCutError
 
     def finish(self, summary):
@@ -137,8 +137,8 @@ def test_wandb_offline_has_the_same_rows_group_and_id_and_a_resume_continues(tmp
     assert {start.display_name for start in starts} == {"fedavg-s3"}
     assert f"wandb sync {tmp_path}/*/wandb/offline-run-*" in caplog.text
     assert len(list(tmp_path.glob("*/wandb/offline-run-*"))) == 2, "and it finds both parts of the run"
-    rows = {row["round"]: row["test/accuracy"] for row in history(found) if "test/accuracy" in row}
-    assert rows == {row["round"]: row["test/accuracy"] for row in metrics(folder)}
+    rows = {row["step"]: row["test/accuracy"] for row in history(found) if "test/accuracy" in row}
+    assert rows == {row["step"]: row["test/accuracy"] for row in metrics(folder)}
 
 
 def test_wandb_keeps_the_scenario_file_once(tmp_path):

@@ -13,7 +13,7 @@ from fnll.errors import UserError
 from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.folder import FORMAT, BusyError, FormatError, RunFolder, StoreError
-from fnll.harness.prepare import Experiment, prepare
+from fnll.harness.prepare import Run, prepare
 from fnll.methods.fedavg import FedAvg
 from fnll.testing import Backwards, same
 from fnll.weights import scale
@@ -26,7 +26,7 @@ TINY = [
 ]  # fmt: skip
 
 
-def experiment(tmp_path: Path, *overrides: str) -> Experiment:
+def prepared(tmp_path: Path, *overrides: str) -> Run:
     return prepare(compose([*TINY, f"runs_dir={tmp_path}", *overrides]))
 
 
@@ -37,7 +37,7 @@ def outcome(folder: Path) -> tuple:
 
 
 def run(tmp_path: Path, *overrides: str) -> tuple:
-    one = experiment(tmp_path, *overrides)
+    one = prepared(tmp_path, *overrides)
     execute(one)
     return outcome(tmp_path / one.run_id)
 
@@ -49,7 +49,7 @@ def whole(tmp_path_factory):
 
 
 def test_the_run_folder_holds_what_the_contract_says(tmp_path):
-    one = experiment(tmp_path, "method=fedprox")
+    one = prepared(tmp_path, "method=fedprox")
     summary = execute(one)
     folder = tmp_path / one.run_id
     assert folder.name.startswith("fedprox-")
@@ -64,10 +64,10 @@ def test_the_run_folder_holds_what_the_contract_says(tmp_path):
         "checkpoint",
     } <= names
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rows] == list(range(1, 13))
+    assert [row["step"] for row in rows] == list(range(1, 13))
     wanted = {
-        "round", "stage", "test/accuracy", "test/balanced_accuracy", "test/loss", "comm/client_updates",
-        "comm/contacts", "comm/up_bytes", "comm/down_bytes", "time/round_s",
+        "step", "stage", "test/accuracy", "test/balanced_accuracy", "test/loss", "comm/client_updates",
+        "comm/contacts", "comm/up_bytes", "comm/down_bytes", "time/step_s",
     }  # fmt: skip
     assert wanted <= rows[0].keys()
     assert rows[-1]["comm/client_updates"] == 36
@@ -87,10 +87,10 @@ def test_the_run_folder_holds_what_the_contract_says(tmp_path):
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
-    one = experiment(tmp_path)
+    one = prepared(tmp_path)
     execute(one)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / one.run_id).rglob("*")}
-    execute(experiment(tmp_path))
+    execute(prepared(tmp_path))
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / one.run_id).rglob("*")}
 
 
@@ -100,14 +100,14 @@ def test_a_finished_run_is_not_run_again(tmp_path):
      "eval.overlap=true", "checkpoint_seconds=0", "dataset=synthetic"],
 )  # fmt: skip
 def test_same_numbers_however_it_is_computed(whole, tmp_path, change):
-    other = experiment(tmp_path, *change.split())
-    assert experiment(tmp_path).run_id == other.run_id, "what cannot change the numbers is not part of the identity"
+    other = prepared(tmp_path, *change.split())
+    assert prepared(tmp_path).run_id == other.run_id, "what cannot change the numbers is not part of the identity"
     execute(other)
     assert same(whole, outcome(tmp_path / other.run_id))
 
 
 def test_clients_in_reverse_order_give_the_same_numbers(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(Experiment, "executor", lambda self: Backwards(self.scenario))
+    monkeypatch.setattr(Run, "executor", lambda self: Backwards(self.scenario))
     assert same(whole, run(tmp_path))
 
 
@@ -119,7 +119,7 @@ def test_clients_in_reverse_order_give_the_same_numbers(whole, tmp_path, monkeyp
 )  # fmt: skip
 def test_what_can_change_the_numbers_changes_the_identity(tmp_path, change):
     base = "method=fedprox"
-    assert experiment(tmp_path, base).run_id != experiment(tmp_path, base, *change.split()).run_id
+    assert prepared(tmp_path, base).run_id != prepared(tmp_path, base, *change.split()).run_id
 
 
 def test_methods_share_initial_weights_cohorts_and_batches(tmp_path):
@@ -132,10 +132,10 @@ def test_methods_share_initial_weights_cohorts_and_batches(tmp_path):
 
 def test_evaluation_is_on_the_common_grid(tmp_path):
     rows, _ = run(tmp_path, "rounds=25", "eval_every=4")
-    assert [row["round"] for row in rows] == [4, 8, 12, *range(16, 26)]
-    assert [row["comm/client_updates"] for row in rows] == [3 * row["round"] for row in rows]
+    assert [row["step"] for row in rows] == [4, 8, 12, *range(16, 26)]
+    assert [row["comm/client_updates"] for row in rows] == [3 * row["step"] for row in rows]
     # memorisation every five steps: at the first evaluation after each, and at the end
-    assert [row["round"] for row in rows if "memory/wrong" in row] == [8, 12, 16, 20, 25]
+    assert [row["step"] for row in rows if "memory/wrong" in row] == [8, 12, 16, 20, 25]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class Explodes(FedAvg):
 
 
 def test_a_diverged_run_stops_and_says_so(tmp_path, monkeypatch, caplog):
-    one = experiment(tmp_path)
+    one = prepared(tmp_path)
     object.__setattr__(one, "method", Explodes(net=one.net, local=one.method.local, cohort_size=one.cohort_size))
     summary = execute(one)
     assert summary["diverged"] is True
@@ -156,7 +156,7 @@ def test_a_diverged_run_stops_and_says_so(tmp_path, monkeypatch, caplog):
     assert summary["test/accuracy"]["last10"] is None
     assert summary["test/accuracy"]["best"] > 0
     rows, weights = outcome(tmp_path / one.run_id)
-    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert [row["step"] for row in rows] == [1, 2, 3]
     assert all(torch.isfinite(value).all() for value in weights.values()), "the last good weights are kept"
     assert "no longer finite" in caplog.text
 
@@ -165,11 +165,11 @@ class PowerCutError(Exception):
     """The power cut."""
 
 
-def interrupt(tmp_path, after: int, *overrides: str) -> Experiment:
+def interrupt(tmp_path, after: int, *overrides: str) -> Run:
     """Run until `after` evaluations have been written, then stop as a kill would."""
 
     class PowerCut:
-        def start(self, experiment, folder):
+        def start(self, run, folder):
             self.left = after
 
         def step(self, row, facts, rounds):
@@ -183,7 +183,7 @@ def interrupt(tmp_path, after: int, *overrides: str) -> Experiment:
         def abort(self):
             pass
 
-    one = experiment(tmp_path, *overrides)
+    one = prepared(tmp_path, *overrides)
     with pytest.raises(PowerCutError):
         execute(one, [PowerCut()])
     return one
@@ -194,7 +194,7 @@ def interrupt(tmp_path, after: int, *overrides: str) -> Experiment:
 def test_an_interrupted_run_ends_like_an_uninterrupted_one(whole, tmp_path, after, seconds):
     one = interrupt(tmp_path / "cut", after, f"checkpoint_seconds={seconds}")
     assert not RunFolder(tmp_path / "cut" / one.run_id).finished
-    again = experiment(tmp_path / "cut", f"checkpoint_seconds={seconds}")
+    again = prepared(tmp_path / "cut", f"checkpoint_seconds={seconds}")
     execute(again)
     assert same(whole, outcome(tmp_path / "cut" / again.run_id))
 
@@ -203,7 +203,7 @@ def test_a_damaged_checkpoint_never_leads_to_wrong_numbers(whole, tmp_path, capl
     one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
     newest = max((tmp_path / "cut" / one.run_id / "checkpoint").glob("snapshot-*.json"))
     newest.write_bytes(newest.read_bytes()[:100])
-    execute(experiment(tmp_path / "cut", "checkpoint_seconds=0"))
+    execute(prepared(tmp_path / "cut", "checkpoint_seconds=0"))
     assert same(whole, outcome(tmp_path / "cut" / one.run_id))
     assert "damaged" in caplog.text
 
@@ -212,7 +212,7 @@ def test_when_every_checkpoint_is_damaged_the_run_starts_over(whole, tmp_path, c
     one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
     for path in (tmp_path / "cut" / one.run_id / "checkpoint").glob("snapshot-*.json"):
         path.write_text("{}")
-    execute(experiment(tmp_path / "cut"))
+    execute(prepared(tmp_path / "cut"))
     assert same(whole, outcome(tmp_path / "cut" / one.run_id))
     assert "starts over" in caplog.text
 
@@ -220,7 +220,7 @@ def test_when_every_checkpoint_is_damaged_the_run_starts_over(whole, tmp_path, c
 def test_a_metrics_file_shorter_than_its_checkpoint_says_starts_over(whole, tmp_path, caplog):
     one = interrupt(tmp_path / "cut", 6, "checkpoint_seconds=0")
     (tmp_path / "cut" / one.run_id / "metrics.jsonl").write_text("")
-    execute(experiment(tmp_path / "cut"))
+    execute(prepared(tmp_path / "cut"))
     assert same(whole, outcome(tmp_path / "cut" / one.run_id))
     assert "counts more records than there are" in caplog.text
 
@@ -231,7 +231,7 @@ def test_a_damaged_metrics_file_makes_the_run_start_over(tmp_path, caplog):
     metrics = tmp_path / "cut" / one.run_id / "metrics.jsonl"
     content = metrics.read_bytes()
     metrics.write_bytes(b"\0" * 40 + content[40:])  # as long as the checkpoint says
-    execute(experiment(tmp_path / "cut"))
+    execute(prepared(tmp_path / "cut"))
     assert same(whole, outcome(tmp_path / "cut" / one.run_id))
     assert "metrics.jsonl is damaged" in caplog.text
     assert "starts over" in caplog.text
@@ -255,19 +255,19 @@ def test_a_run_begun_in_another_format_is_left_as_it_is(tmp_path, number, versio
     with_format(folder, number)
     before = contents(folder)
     with pytest.raises(FormatError, match=f"begun by {version} fnll .* format {told}, .* cannot be resumed; .* delete"):
-        execute(experiment(tmp_path))
+        execute(prepared(tmp_path))
     assert contents(folder) == before
 
 
 def test_another_format_is_no_matter_where_nothing_is_resumed(whole, tmp_path):
-    one = experiment(tmp_path / "begun")
+    one = prepared(tmp_path / "begun")
     folder = tmp_path / "begun" / one.run_id
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")
     execute(one)
     assert same(whole, outcome(folder))
     with_format(folder, None)
-    assert execute(experiment(tmp_path / "begun"))["finished"], "a finished run is only read"
+    assert execute(prepared(tmp_path / "begun"))["finished"], "a finished run is only read"
 
 
 def test_a_damaged_manifest_is_no_other_format(whole, tmp_path, caplog):
@@ -275,20 +275,20 @@ def test_a_damaged_manifest_is_no_other_format(whole, tmp_path, caplog):
     for damage in ("", "[]", '{"format": "x"}'):
         (folder / "manifest.json").write_text(damage)
         RunFolder(folder).require_resumable()
-    execute(experiment(tmp_path))
+    execute(prepared(tmp_path))
     assert same(whole, outcome(folder))
     assert "starts over" not in caplog.text
 
 
 def test_a_damaged_summary_is_said_and_can_be_written_anew(tmp_path):
-    one = experiment(tmp_path)
+    one = prepared(tmp_path)
     whole = execute(one)
     summary = tmp_path / one.run_id / "summary.json"
     summary.write_text(summary.read_text()[:50])
     with pytest.raises(UserError, match=r"cannot be read .* delete it and type the command again"):
-        execute(experiment(tmp_path))
+        execute(prepared(tmp_path))
     summary.unlink()
-    assert execute(experiment(tmp_path)) == whole
+    assert execute(prepared(tmp_path)) == whole
 
 
 def test_a_file_system_without_locks_is_no_busy_run(tmp_path, monkeypatch):
@@ -297,11 +297,11 @@ def test_a_file_system_without_locks_is_no_busy_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fnll.harness.folder.fcntl.flock", refuse)
     with pytest.raises(StoreError, match=r"cannot lock .* No locks available.* runs_dir=DIR"):
-        execute(experiment(tmp_path))
+        execute(prepared(tmp_path))
 
 
 def test_two_processes_never_compute_one_run(tmp_path):
-    one = experiment(tmp_path)
+    one = prepared(tmp_path)
     holder = RunFolder(tmp_path / one.run_id)
     holder.open()
     with pytest.raises(BusyError, match="another process"):
@@ -311,16 +311,16 @@ def test_two_processes_never_compute_one_run(tmp_path):
 
 
 def test_an_oracle_is_paired_with_its_origin(tmp_path):
-    noisy, oracle = experiment(tmp_path, "method=fedavg"), experiment(tmp_path, "method=oracle")
+    noisy, oracle = prepared(tmp_path, "method=fedavg"), prepared(tmp_path, "method=oracle")
     assert oracle.scenario.origin == noisy.scenario.fingerprint != oracle.scenario.fingerprint
     assert torch.equal(oracle.scenario.labels, noisy.truth.labels)
     assert oracle.run_id.startswith("oracle-")
-    dropped = experiment(tmp_path, "method=oracle", "scenario.oracle=drop_noisy")
+    dropped = prepared(tmp_path, "method=oracle", "scenario.oracle=drop_noisy")
     assert sum(dropped.scenario.sizes) == int((noisy.scenario.labels == noisy.truth.labels).sum())
 
 
 def test_a_noisy_validation_set_is_held_out_and_recorded(tmp_path):
-    one = experiment(tmp_path, "dataset.validation=0.2", "rounds=2")
+    one = prepared(tmp_path, "dataset.validation=0.2", "rounds=2")
     held = set(one.truth.validation.tolist())
     assert len(held) == 24
     assert not held & set(torch.cat(one.scenario.shards).tolist())
@@ -391,4 +391,4 @@ def test_a_misspelt_name_suggests_the_nearest(overrides, message):
 def test_an_unwritable_store_is_said_clearly(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="choose another folder with runs_dir=DIR"):
-        execute(experiment(tmp_path / "file" / "runs"))
+        execute(prepared(tmp_path / "file" / "runs"))

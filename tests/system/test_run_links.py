@@ -12,10 +12,10 @@ from fnll.errors import UserError
 from fnll.harness.config import compose
 from fnll.harness.execute import execute, prepare_or_record
 from fnll.harness.loggers import watchers
-from fnll.harness.prepare import Experiment, prepare
-from fnll.sweep.grid import Job
-from fnll.sweep.job import give_up
+from fnll.harness.prepare import Run, prepare
+from fnll.sweep.grid import PlannedRun
 from fnll.sweep.launchers import check_store
+from fnll.sweep.perform import give_up
 
 TINY = [
     "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
@@ -29,11 +29,11 @@ class PowerCutError(Exception):
 
 
 class PowerCut:
-    def start(self, experiment, folder):
+    def start(self, run, folder):
         pass
 
     def step(self, row, facts, rounds):
-        if row["round"] == 2:
+        if row["step"] == 2:
             raise PowerCutError
 
     def finish(self, summary):
@@ -43,7 +43,7 @@ class PowerCut:
         pass
 
 
-def prepared(store: Path, *words: str) -> Experiment:
+def prepared(store: Path, *words: str) -> Run:
     return prepare(compose([*TINY, f"runs_dir={store}", *words]))
 
 
@@ -108,7 +108,7 @@ def test_a_linked_run_folder_is_refused(run, docs):
     put(run, docs)
     with pytest.raises(UserError, match=f"{run.name} is a link"):
         resume(run.parent)
-    give_up(Job((), "fedavg"), str(run), "its process was killed")
+    give_up(PlannedRun((), "fedavg"), str(run), "its process was killed")
     assert content(docs) == before, "with its hidden files, which a killed process may leave in a run's own folder"
 
 

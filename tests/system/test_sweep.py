@@ -24,9 +24,9 @@ from fnll.harness.execute import prepare_or_record
 from fnll.harness.folder import RunFolder, StoreError
 from fnll.report import cells, load, scores
 from fnll.sweep.conductor import Conductor
-from fnll.sweep.events import Kind, Outcome
-from fnll.sweep.grid import Job, expand
-from fnll.sweep.local import Local
+from fnll.sweep.events import Ending, Outcome
+from fnll.sweep.grid import PlannedRun, expand
+from fnll.sweep.machine import LocalLauncher
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -215,21 +215,21 @@ def test_a_run_that_kills_its_worker_twice_has_failed_until_it_succeeds(
 
 
 class Silent:
-    def show(self, job: Job, event: object) -> None: ...
+    def show(self, job: PlannedRun, event: object) -> None: ...
 
-    def postpone(self, job: Job) -> None: ...
+    def postpone(self, job: PlannedRun) -> None: ...
 
-    def settle(self, job: Job, outcome: Outcome) -> None: ...
+    def settle(self, job: PlannedRun, outcome: Outcome) -> None: ...
 
     def tick(self) -> None: ...
 
 
 def test_two_sweeps_at_once_share_the_work(six: Path, tmp_path: Path) -> None:
     jobs = expand([*TINY, *SIX, f"runs_dir={tmp_path}"]).jobs
-    outcomes: list[dict[Job, Outcome]] = []
+    outcomes: list[dict[PlannedRun, Outcome]] = []
 
     def conduct() -> None:
-        launcher = Local(1, spare_core=False)
+        launcher = LocalLauncher(1, spare_core=False)
         launcher.patience = 0.2
         try:
             outcomes.append(Conductor(launcher, Silent()).run(jobs))
@@ -242,7 +242,7 @@ def test_two_sweeps_at_once_share_the_work(six: Path, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     first, second = outcomes
-    assert all({first[job].kind, second[job].kind} == {Kind.FINISHED, Kind.KNOWN} for job in jobs)
+    assert all({first[job].kind, second[job].kind} == {Ending.FINISHED, Ending.KNOWN} for job in jobs)
     assert contents(tmp_path) == contents(six)
 
 
@@ -252,18 +252,18 @@ def test_a_run_that_another_process_holds_is_taken_over_when_that_lets_go(six: P
     (job,) = expand([*TINY, f"method={method}", f"seed={seed}", f"runs_dir={tmp_path}"]).jobs
     holder = RunFolder(tmp_path / run_id)
     holder.open()
-    launcher = Local(1, spare_core=False)
+    launcher = LocalLauncher(1, spare_core=False)
     launcher.patience = 0.1
 
     class LetGo(Silent):
-        def postpone(self, job: Job) -> None:
+        def postpone(self, job: PlannedRun) -> None:
             holder.close()
 
     try:
         outcomes = Conductor(launcher, LetGo()).run([job])
     finally:
         launcher.close()
-    assert outcomes[job].kind is Kind.FINISHED
+    assert outcomes[job].kind is Ending.FINISHED
     assert contents(tmp_path)[run_id] == contents(six)[run_id]
 
 

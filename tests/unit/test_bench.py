@@ -11,13 +11,13 @@ import torch
 from fnll.bench import SUITES
 from fnll.bench.bare import Processes, loop, ready_made
 from fnll.bench.clock import Clock, instrumented
-from fnll.bench.dimension import compare
+from fnll.bench.lid import compare
 from fnll.bench.measure import Stopwatch, take_turns
 from fnll.bench.memory import _slope
 from fnll.bench.phases import PHASES
 from fnll.bench.probe import distinct_bytes
 from fnll.bench.result import Claim, Result, Timing, faster
-from fnll.bench.worlds import clients_of, experiment_of, first_calls, local_of, trained
+from fnll.bench.subjects import clients_of, first_calls, local_of, run_of, trained
 from fnll.cli import main
 from fnll.executors import Serial
 
@@ -110,12 +110,12 @@ def test_claims_know_whether_they_hold():
 
 def test_both_sides_train_on_the_same_batches():
     """The bare loop ends with the weights that the executor returns, so the ratio compares the same arithmetic."""
-    experiment = experiment_of(SMALL)
-    calls, spec = first_calls(experiment), local_of(experiment)
-    (client, *_) = clients = clients_of(experiment, calls)
-    assert trained(experiment, calls) == sum(len(y) for _, y in ready_made(clients, spec)) == 120
-    (update, *_) = Serial(experiment.scenario).map(calls)
-    module = experiment.net.load(calls[0].message["weights"])
+    run = run_of(SMALL)
+    calls, spec = first_calls(run), local_of(run)
+    (client, *_) = clients = clients_of(run, calls)
+    assert trained(run, calls) == sum(len(y) for _, y in ready_made(clients, spec)) == 120
+    (update, *_) = Serial(run.scenario).map(calls)
+    module = run.net.load(calls[0].message["weights"])
     optimizer = spec.optimizer(module.parameters(), lr=spec.lr)
     for x, y in ready_made([client], spec):
         optimizer.zero_grad()
@@ -126,10 +126,10 @@ def test_both_sides_train_on_the_same_batches():
 
 
 def test_bare_processes_share_out_the_clients():
-    experiment = experiment_of(SMALL)
-    clients, spec = clients_of(experiment, first_calls(experiment)), local_of(experiment)
-    with Processes(experiment.net, spec, clients, 2) as processes:
-        assert processes(Stopwatch()) == loop(experiment.net, spec, ready_made(clients, spec), Stopwatch()) == 120
+    run = run_of(SMALL)
+    clients, spec = clients_of(run, first_calls(run)), local_of(run)
+    with Processes(run.net, spec, clients, 2) as processes:
+        assert processes(Stopwatch()) == loop(run.net, spec, ready_made(clients, spec), Stopwatch()) == 120
 
 
 def test_every_phase_is_seen():
@@ -182,7 +182,7 @@ def test_lid_gives_the_values_of_the_references_it_is_timed_against(monkeypatch)
         "lid / numpy, full sort",
         "lid / scipy's cdist, full sort",
     }
-    monkeypatch.setattr("fnll.bench.dimension.by_cdist", lambda probs: torch.ones(len(probs)).numpy())
+    monkeypatch.setattr("fnll.bench.lid.by_cdist", lambda probs: torch.ones(len(probs)).numpy())
     with pytest.raises(AssertionError):
         compare(120, 5, repeat=1)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fnll.federation import federate
 from fnll.harness.config import compose
 from fnll.harness.execute import execute
-from fnll.harness.prepare import Experiment, prepare
+from fnll.harness.prepare import Run, prepare
 from fnll.methods.fedavg import FedAvg
 from fnll.testing import Recording
 
@@ -40,7 +40,7 @@ def reachable(*roots: object) -> list[object]:
     return list(seen.values())
 
 
-def secrets(one: Experiment, found: list[object]) -> set[str]:
+def secrets(one: Run, found: list[object]) -> set[str]:
     """What of the truth is among `found`, as a tensor, as an array, or inside the storage of either."""
     labels, test = one.truth.labels.numpy().tobytes(), one.truth.test.pixels.numpy().tobytes()
     held = [bytes(value.untyped_storage()) for value in found if isinstance(value, Tensor)]
@@ -65,13 +65,13 @@ class Curious(FedAvg):
 
 
 @pytest.fixture(scope="module")
-def one() -> Experiment:
-    experiment = prepare(compose([*WORDS, "noise.rho=1", "noise.tau=0.5"]))
-    assert not torch.equal(experiment.scenario.labels, experiment.truth.labels)
-    return experiment
+def one() -> Run:
+    run = prepare(compose([*WORDS, "noise.rho=1", "noise.tau=0.5"]))
+    assert not torch.equal(run.scenario.labels, run.truth.labels)
+    return run
 
 
-def curious(one: Experiment) -> Curious:
+def curious(one: Run) -> Curious:
     return Curious(net=one.net, local=one.method.local, cohort_size=one.cohort_size, found=[])
 
 

@@ -65,7 +65,7 @@ def test_the_model_is_judged_in_evaluation_mode():
 def rows(values, start=1):
     return [
         {
-            "round": start + i,
+            "step": start + i,
             "test/accuracy": v,
             "test/balanced_accuracy": v,
             "test/loss": 1 - v,
@@ -85,7 +85,7 @@ def test_best_last_and_last_ten():
 
 
 def test_last_ten_are_rounds_not_rows():
-    sparse = [row for row in rows([0.0] * 5 + [0.4] * 10) if row["round"] <= 5 or row["round"] % 2]
+    sparse = [row for row in rows([0.0] * 5 + [0.4] * 10) if row["step"] <= 5 or row["step"] % 2]
     assert summarise(sparse, diverged=False, rounds=15)["test/accuracy"]["last10"] == pytest.approx(0.4)
 
 
@@ -105,10 +105,10 @@ def test_a_loss_that_is_not_finite_is_never_passed_over_in_silence():
 def test_cutting_back(tmp_path):
     folder = RunFolder(tmp_path / "r")
     folder.open()
-    folder.append("metrics.jsonl", [{"round": 1, "x": float("nan")}])
+    folder.append("metrics.jsonl", [{"step": 1, "x": float("nan")}])
     length = folder.lengths()
-    folder.append("metrics.jsonl", [{"round": 2}])
+    folder.append("metrics.jsonl", [{"step": 2}])
     folder.cut(length)
-    assert folder.rows() == [{"round": 1, "x": None}]
+    assert folder.rows() == [{"step": 1, "x": None}]
     folder.cut({})
     assert folder.rows() == []

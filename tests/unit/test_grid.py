@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fnll.errors import UserError
 from fnll.harness.config import compose, options
-from fnll.sweep.grid import Job, _word, expand, shard
+from fnll.sweep.grid import PlannedRun, _word, expand, shard
 
 Experiment = Callable[[str], Path]
 
@@ -136,7 +136,7 @@ def test_the_method_of_a_job_is_the_experiments_own_if_nothing_else_is_said(expe
 
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_shards_are_a_partition(n: int) -> None:
-    jobs = [Job((f"seed={i}",), "fedavg") for i in range(20)]
+    jobs = [PlannedRun((f"seed={i}",), "fedavg") for i in range(20)]
     parts = [shard(jobs, f"{i + 1}/{n}") for i in range(n)]
     assert sorted(job.words for part in parts for job in part) == sorted(job.words for job in jobs)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -162,7 +162,7 @@ def test_mistakes_are_explained(words: list[str], message: str) -> None:
 @pytest.mark.parametrize("part", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3"])
 def test_a_shard_that_is_none_is_refused(part: str) -> None:
     with pytest.raises(UserError, match="--shard"):
-        shard([Job(("seed=0",), "fedavg")], part)
+        shard([PlannedRun(("seed=0",), "fedavg")], part)
 
 
 def test_a_setting_in_cells_and_params_is_refused(experiment: Experiment) -> None:

@@ -115,14 +115,14 @@ def test_every_method_declines_a_budget_that_is_too_small_with_the_smallest_that
 
 def test_a_declined_budget_is_no_failure(tmp_path: Path):
     words = [*SMALL, "method=fedrn", "rounds=8", "method.warmup=12", f"runs_dir={tmp_path}"]
-    experiment = prepare(compose(words))
+    run = prepare(compose(words))
     with pytest.raises(DeclinedError) as error:
-        execute(experiment)
+        execute(run)
     assert str(error.value) == (
         "fedrn declines this budget: its stages need at least 13 rounds, and it has 8; "
         "type rounds=13, or lower method.warmup (12)"
     )
-    assert (tmp_path / experiment.run_id / "declined.json").exists()
+    assert (tmp_path / run.run_id / "declined.json").exists()
 
 
 def test_shares_that_leave_no_room_in_any_budget():

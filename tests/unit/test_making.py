@@ -39,7 +39,7 @@ class Wrapper(FedAvg):
 class Privileged(FedProx):
     privileges: ClassVar[tuple[str, ...]] = ("the true noise rate",)
 
-    def skip(self, world):
+    def decline(self, world):
         return "it wants ten classes" if world.num_classes < 10 else None
 
 
@@ -126,6 +126,18 @@ def test_inner_methods_are_asked_whether_they_take_part():
     method = make(nested(2, partial(Privileged, mu=0.1, form="norm")))
     assert declined(method, WORLD.public) == "inside.inside: it wants ten classes"
     assert declined(make(nested(2, PROX)), WORLD.public) is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipping(FedProx):
+    def skip(self, world):
+        return "it wants ten classes" if world.num_classes < 10 else None
+
+
+def test_what_a_method_of_01_called_skip_is_still_asked():
+    method = make(nested(1, partial(Skipping, mu=0.1, form="norm")))
+    with pytest.warns(FutureWarning, match=r"skip\(world\) is called Skipping.decline\(world\) since 0\.2"):
+        assert declined(method, WORLD.public) == "inside: it wants ten classes"
 
 
 class Prepares(FedAvg):

@@ -31,7 +31,7 @@ def test_every_recorded_key_has_a_panel_of_the_dashboard():
 
 
 def test_a_key_without_an_entry_is_refused_where_it_is_recorded():
-    require_registered(["round", "stage", *SCORES])
+    require_registered(["step", "stage", *SCORES])
     with pytest.raises(LookupError, match=r"^labels/new: no entry in fnll\.harness\.metrics"):
         require_registered(["test/accuracy", "labels/new"])
     with pytest.raises(LookupError, match="comm/bytes"):  # the report makes it, no run records it

@@ -47,7 +47,7 @@ def test_figures_are_written_as_vector_and_png(runs, tmp_path):
     write_run(few, "fedavg", [0.1, 0.2])
     main(arguments(few, "--out", tmp_path / "out"))
     names = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
-    assert {"curves_round.svg", "curves_round.png"} <= names
+    assert {"curves_step.svg", "curves_step.png"} <= names
     assert "data:image/svg+xml;base64," in (tmp_path / "out" / "report.html").read_text()
 
 

@@ -41,7 +41,7 @@ def test_runs_on_different_grids_are_compared_where_both_are():
     assert band.mean.tolist() == band.x.tolist()  # both runs are y = x
 
 
-@pytest.mark.parametrize("x", ["round", "comm/client_updates", "comm/bytes", "time/total_s"])
+@pytest.mark.parametrize("x", ["step", "comm/client_updates", "comm/bytes", "time/total_s"])
 def test_curves_have_a_panel_per_cell_and_a_line_per_method(store, x):
     figure = figures.curves(store.metrics, x=x)
     assert [ax.get_title() for ax in figure.axes] == ["ρ=0.4 τ=0", "ρ=0.6 τ=0.5"]
@@ -139,7 +139,7 @@ def test_fedcorr_8_follows_the_labels_through_the_stages(store):
 
 def test_fedcorr_8_shows_the_noisiest_clients(tmp_path):
     right, wrong = [[9, 0], [0, 9]], [[4, 5], [5, 4]]
-    facts = [{"round": 0, "t": 0, "name": "confusion", "value": [right] * 7 + [wrong, right, wrong]}]
+    facts = [{"step": 0, "t": 0, "name": "confusion", "value": [right] * 7 + [wrong, right, wrong]}]
     run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
     titles = [ax.get_title() for ax in figures.fedcorr_8(load(tmp_path), run_id).axes]
     assert titles[0] == "all clients: 11.1% wrong"
@@ -158,8 +158,8 @@ def test_small_shares_have_labels_of_their_own(tmp_path):
 def test_fedcorr_7_shows_sample_detection_where_it_was_recorded(tmp_path):
     counts = {"client": [3, 7], "tp": [5, 6], "fp": [1, 0], "fn": [0, 2], "tn": [4, 4]}
     facts = [
-        {"round": 1, "t": 1, "name": "noise_levels", "value": [0.1] * 20},
-        {"round": 1, "t": 1, "name": "sample_detection", "value": counts},
+        {"step": 1, "t": 1, "name": "noise_levels", "value": [0.1] * 20},
+        {"step": 1, "t": 1, "name": "sample_detection", "value": counts},
     ]
     run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
     figure = figures.fedcorr_7(load(tmp_path), run_id)
@@ -168,7 +168,7 @@ def test_fedcorr_7_shows_sample_detection_where_it_was_recorded(tmp_path):
 
 
 def fact(t, name, value, stage="preprocessing", at=1):
-    return {"round": at, "t": t, "stage": stage, "name": name, "value": value}
+    return {"step": at, "t": t, "stage": stage, "name": name, "value": value}
 
 
 def test_fedcorr_7_compares_the_estimate_with_the_labels_of_that_moment(tmp_path):
@@ -249,15 +249,15 @@ def test_small_shares_keep_their_digits(tmp_path):
 
 def test_the_gallery_draws_all_that_the_store_allows(store):
     names = [plate.name.split("_fed")[0] for plate in gallery(analyse(store))]
-    assert names[:4] == ["curves_round", "curves_client_updates", "curves_bytes", "curves_total_s"]
+    assert names[:4] == ["curves_step", "curves_client_updates", "curves_bytes", "curves_total_s"]
     assert {"diagnostics", "label_quality", "regime_map", "lid", "confusion", "expertise", "similarity"} <= set(names)
     assert telling_cell(store) == "ρ=0.6 τ=0.5"
 
 
 def test_labels_that_nobody_corrected_make_no_figure_of_a_correction(tmp_path):
-    given = {"round": 0, "t": 0, "name": "confusion", "value": [[[4, 5], [5, 4]]]}
+    given = {"step": 0, "t": 0, "name": "confusion", "value": [[[4, 5], [5, 4]]]}
     write_run(tmp_path, "fedavg", [0.1], diagnostics=[given])
-    corrected = write_run(tmp_path, "fedcorr", [0.1], diagnostics=[given, {**given, "round": 1, "t": 1}])
+    corrected = write_run(tmp_path, "fedcorr", [0.1], diagnostics=[given, {**given, "step": 1, "t": 1}])
     names = [plate.name for plate in gallery(analyse(load(tmp_path)))]
     assert [name for name in names if name.startswith("confusion")] == [f"confusion_{corrected}"]
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from fnll.errors import UserError
-from fnll.harness.folder import FORMAT
+from fnll.harness.folder import FORMAT, RunFolder
 from fnll.report import load
 from fnll.report.example import write_run
 from fnll.report.folders import flatten
@@ -87,6 +87,20 @@ def test_what_an_earlier_version_called_skipped_is_declined(tmp_path):
     assert (row["status"], row["reason"]) == ("declined", "needs two clients")
 
 
+def test_what_an_earlier_version_called_round_is_a_step(tmp_path):
+    told = {"step": 2, "t": 5, "name": "lid", "value": [1.0]}
+    run_id = write_run(tmp_path, "fedavg", [0.1, 0.3], diagnostics=[told])
+    now = load(tmp_path)
+    for name in ("metrics.jsonl", "diagnostics.jsonl"):
+        file = tmp_path / run_id / name
+        file.write_text(file.read_text().replace('"step"', '"round"').replace("time/step_s", "time/round_s"))
+    stored = load(tmp_path)
+    assert stored.metrics.equals(now.metrics)
+    assert stored.metrics["step"].tolist() == [1, 2]
+    assert stored.facts(run_id, "lid") == [told]
+    assert [row["step"] for row in RunFolder(tmp_path / run_id).rows()] == [1, 2]
+
+
 def test_a_summary_outweighs_the_marks_of_earlier_attempts(tmp_path):
     run_id = write_run(tmp_path, "fedavg", [0.1])
     (tmp_path / run_id / "failed.json").write_text(json.dumps({"error": "first try", "command": "fnll run"}))
@@ -96,11 +110,11 @@ def test_a_summary_outweighs_the_marks_of_earlier_attempts(tmp_path):
 def test_a_torn_last_line_is_left_out_and_damage_elsewhere_is_reported(tmp_path):
     torn = write_run(tmp_path, "fedavg", [0.1, 0.2], ending="unfinished")
     with (tmp_path / torn / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 3, "test/acc')
+        file.write('{"step": 3, "test/acc')
     broken = write_run(tmp_path, "fedprox", [0.1, 0.2])
-    (tmp_path / broken / "metrics.jsonl").write_text('{"round": 1\n{"round": 2}\n')
+    (tmp_path / broken / "metrics.jsonl").write_text('{"step": 1\n{"step": 2}\n')
     store = load(tmp_path)
-    assert store.metrics["round"].tolist() == [1, 2]
+    assert store.metrics["step"].tolist() == [1, 2]
     assert [note for note in store.notes if broken in note] == list(store.notes)
 
 
@@ -230,8 +244,8 @@ def test_mixed_numbers_are_pointed_out(tmp_path):
 
 def test_diagnostics_are_read_when_asked_for(tmp_path):
     facts = [
-        {"round": 1, "t": 4, "stage": "first", "name": "lid", "value": [1.0, None]},
-        {"round": 1, "t": 4, "name": "noisy_clients", "value": [1]},
+        {"step": 1, "t": 4, "stage": "first", "name": "lid", "value": [1.0, None]},
+        {"step": 1, "t": 4, "name": "noisy_clients", "value": [1]},
     ]
     run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
     store = load(tmp_path)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fnll.errors import UserError
 from fnll.harness.config import compose
-from fnll.harness.prepare import Experiment, prepare, scenario_of
+from fnll.harness.prepare import Run, prepare, scenario_of
 from fnll.harness.provenance import made_with
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, Scenario, Truth, build
@@ -281,7 +281,7 @@ def test_a_file_of_a_later_format_asks_for_an_update(tmp_path):
 # As a choice of the config
 
 
-def saved(tmp_path: Path, *words: str) -> tuple[Path, Experiment]:
+def saved(tmp_path: Path, *words: str) -> tuple[Path, Run]:
     request = compose([*MADE, *words])
     data = instantiate(request.cfg.dataset)
     path = save(tmp_path / "ours.npz", data, *scenario_of(request.cfg, data), made_with(request))

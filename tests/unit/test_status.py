@@ -4,7 +4,7 @@ import pytest
 
 from fnll.harness.folder import RunFolder
 from fnll.harness.status import MARKS, Status, mark_in, status_in
-from fnll.sweep.events import Kind
+from fnll.sweep.events import Ending
 
 
 @pytest.mark.parametrize("status", MARKS)
@@ -34,4 +34,4 @@ def test_a_summary_outweighs_marks(tmp_path):
 
 
 def test_sweeps_use_the_same_words():
-    assert {Kind.FINISHED, Kind.DECLINED, Kind.FAILED} <= {status.value for status in Status}
+    assert {Ending.FINISHED, Ending.DECLINED, Ending.FAILED} <= {status.value for status in Status}

@@ -46,3 +46,12 @@ def test_new_homes_of_modules_inside_moved_packages():
     assert new_home("fnll.noisy.mixture") == "fnll.tools.mixture"
     assert new_home("fnll.experiment") == "fnll.harness.prepare"
     assert new_home("fnll.weights") is None
+
+
+def test_a_single_run_was_called_experiment():
+    import fnll.harness.prepare as prepare
+
+    with pytest.warns(FutureWarning, match=r"fnll.harness.prepare.Experiment is called Run since 0\.2"):
+        assert prepare.Experiment is prepare.Run
+    with pytest.raises(AttributeError, match="no attribute 'Experimint'"):
+        prepare.Experimint  # noqa: B018

@@ -14,12 +14,12 @@ from fnll.errors import UserError
 from fnll.harness.status import Status
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import HEARTBEAT, Plain, Tally, Terminal, duration, summarise
-from fnll.sweep.events import Begun, Ended, Event, Kind, Lost, Outcome, Said, Step
-from fnll.sweep.grid import Job
-from fnll.sweep.local import cores_of, room_for
+from fnll.sweep.events import Begun, Ended, Ending, Evaluated, Event, Lost, Outcome, Said
+from fnll.sweep.grid import PlannedRun
+from fnll.sweep.machine import cores_of, room_for
 
-A, B, C = (Job((f"seed={i}",), "fedavg", f"rho=0.{i}", str(i)) for i in range(3))
-GOOD = Ended(Outcome(Kind.FINISHED, accuracy=0.9, seconds=12))
+A, B, C = (PlannedRun((f"seed={i}",), "fedavg", f"rho=0.{i}", str(i)) for i in range(3))
+GOOD = Ended(Outcome(Ending.FINISHED, accuracy=0.9, seconds=12))
 
 
 class Clock:
@@ -36,18 +36,18 @@ class Script:
     patience = 10.0
     manner = "by a script"
 
-    def __init__(self, clock: Clock, room: int, script: dict[Job, list[list[Event]]]) -> None:
+    def __init__(self, clock: Clock, room: int, script: dict[PlannedRun, list[list[Event]]]) -> None:
         self.clock, self.room, self.script = clock, room, script
-        self.submitted: list[tuple[float, Job]] = []
-        self.pending: list[Job] = []
+        self.submitted: list[tuple[float, PlannedRun]] = []
+        self.pending: list[PlannedRun] = []
         self.most = 0
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[PlannedRun]) -> None:
         self.submitted += [(self.clock.now, job) for job in jobs]
         self.pending += jobs
         self.most = max(self.most, len(self.pending))
 
-    def events(self, timeout: float) -> list[tuple[Job, Event]]:
+    def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
         self.clock.now += 1.0
         if not self.pending:
             return []
@@ -57,7 +57,9 @@ class Script:
     def close(self) -> None: ...
 
 
-def conduct(script: dict[Job, list[list[Event]]], room: int = 2) -> tuple[Script, dict[Job, Outcome], str]:
+def conduct(
+    script: dict[PlannedRun, list[list[Event]]], room: int = 2
+) -> tuple[Script, dict[PlannedRun, Outcome], str]:
     clock = Clock()
     launcher = Script(clock, room, script)
     console = Console(file=io.StringIO(), width=200)
@@ -68,9 +70,9 @@ def conduct(script: dict[Job, list[list[Event]]], room: int = 2) -> tuple[Script
 
 
 def test_every_run_has_an_outcome_and_no_more_than_there_is_room_for_are_under_way() -> None:
-    bad = Ended(Outcome(Kind.FAILED, "method.mu must be at least 0"))
+    bad = Ended(Outcome(Ending.FAILED, "method.mu must be at least 0"))
     launcher, outcomes, text = conduct({A: [[GOOD]], B: [[bad]], C: [[GOOD]]}, room=2)
-    assert [outcome.kind for outcome in outcomes.values()] == [Kind.FINISHED, Kind.FAILED, Kind.FINISHED]
+    assert [outcome.kind for outcome in outcomes.values()] == [Ending.FINISHED, Ending.FAILED, Ending.FINISHED]
     assert launcher.most == 2
     assert "2/3  fedavg rho=0.1 seed 1: failed: method.mu must be at least 0" in text
     assert "3/3  fedavg rho=0.2 seed 2: last10 90.00%  12 s" in text
@@ -78,27 +80,27 @@ def test_every_run_has_an_outcome_and_no_more_than_there_is_room_for_are_under_w
 
 def test_a_run_whose_process_died_is_tried_once_more() -> None:
     launcher, outcomes, _ = conduct({A: [[Lost("SIGKILL")], [GOOD]], B: [[GOOD]]}, room=1)
-    assert outcomes[A].kind is Kind.FINISHED
+    assert outcomes[A].kind is Ending.FINISHED
     assert [job for _, job in launcher.submitted] == [A, A, B]
 
 
 def test_a_run_whose_process_died_twice_has_failed_and_the_others_go_on() -> None:
     _, outcomes, _ = conduct({A: [[Lost("SIGKILL")], [Lost("signal SIGSEGV")]], B: [[GOOD]]})
-    assert outcomes[A] == Outcome(Kind.FAILED, "its process died 2 times, last by signal SIGSEGV")
-    assert outcomes[B].kind is Kind.FINISHED
+    assert outcomes[A] == Outcome(Ending.FAILED, "its process died 2 times, last by signal SIGSEGV")
+    assert outcomes[B].kind is Ending.FINISHED
 
 
 def test_a_run_that_another_process_holds_is_asked_for_again_later() -> None:
-    busy = Ended(Outcome(Kind.BUSY))
-    launcher, outcomes, _ = conduct({A: [[busy], [busy], [Ended(Outcome(Kind.KNOWN))]], B: [[GOOD]]})
-    assert outcomes[A].kind is Kind.KNOWN
+    busy = Ended(Outcome(Ending.BUSY))
+    launcher, outcomes, _ = conduct({A: [[busy], [busy], [Ended(Outcome(Ending.KNOWN))]], B: [[GOOD]]})
+    assert outcomes[A].kind is Ending.KNOWN
     times = [when for when, job in launcher.submitted if job is A]
     assert len(times) == 3
     assert all(later - sooner >= Script.patience for sooner, later in itertools.pairwise(times))
 
 
 def test_a_store_that_cannot_be_written_ends_the_sweep_with_one_message() -> None:
-    full = Ended(Outcome(Kind.BLOCKED, "cannot write to runs/x: No space left on device"))
+    full = Ended(Outcome(Ending.BLOCKED, "cannot write to runs/x: No space left on device"))
     with pytest.raises(UserError, match="No space left on device; once that is fixed, the same command resumes"):
         conduct({A: [[full]], B: [[full]], C: [[GOOD]]})
 
@@ -106,14 +108,14 @@ def test_a_store_that_cannot_be_written_ends_the_sweep_with_one_message() -> Non
 def test_time_left_counts_only_work_of_this_sweep() -> None:
     clock = Clock()
     tally = Tally(4, clock)
-    tally.settle(A, Outcome(Kind.KNOWN))
+    tally.settle(A, Outcome(Ending.KNOWN))
     assert tally.left() is None
     tally.show(B, Begun("runs/b", 10, 20))  # resumed half-way
     clock.now = 10.0
-    tally.show(B, Step(15, 0.5))
+    tally.show(B, Evaluated(15, 0.5))
     assert tally.running[B].left(clock.now) == pytest.approx(10.0)  # a quarter of a run took 10 s, a quarter is left
     assert tally.left() == pytest.approx(10.0 / 0.25 * 2.25)
-    tally.settle(B, Outcome(Kind.FINISHED))
+    tally.settle(B, Outcome(Ending.FINISHED))
     assert tally.left() == pytest.approx(10.0 / 0.5 * 2)
 
 
@@ -124,7 +126,7 @@ def test_plain_output_gives_a_sign_of_life_and_says_a_warning_once() -> None:
     plain.show(A, Begun("runs/a", 0, 20))
     plain.show(A, Said("weights [/bold] are odd"))
     plain.show(B, Said("weights [/bold] are odd"))
-    plain.show(A, Step(5, 0.5))
+    plain.show(A, Evaluated(5, 0.5))
     plain.tick()
     clock.now = HEARTBEAT
     plain.tick()
@@ -141,8 +143,8 @@ def test_a_terminal_shows_every_run_under_way_with_accuracy_and_time() -> None:
     with Terminal(console, 3, clock) as terminal:
         terminal.show(A, Begun("runs/a", 0, 20))
         clock.now = 5.0
-        terminal.show(A, Step(10, 0.625))
-        terminal.settle(B, Outcome(Kind.FAILED, "boom"))
+        terminal.show(A, Evaluated(10, 0.625))
+        terminal.settle(B, Outcome(Ending.FAILED, "boom"))
         terminal.tick()
         assert isinstance(console.file, io.StringIO)
         frame = console.file.getvalue()
@@ -156,11 +158,11 @@ def test_a_terminal_shows_every_run_under_way_with_accuracy_and_time() -> None:
 
 def test_the_summary_counts_and_gives_the_command_of_each_failure() -> None:
     outcomes = {
-        A: Outcome(Kind.FINISHED),
-        B: Outcome(Kind.FAILED, "boom"),
-        C: Outcome(Kind.DECLINED, "needs more clients"),
+        A: Outcome(Ending.FINISHED),
+        B: Outcome(Ending.FAILED, "boom"),
+        C: Outcome(Ending.DECLINED, "needs more clients"),
     }
-    assert summarise({A: Outcome(Kind.FINISHED), B: Outcome(Kind.FINISHED, Status.DIVERGED)}, 5) == [
+    assert summarise({A: Outcome(Ending.FINISHED), B: Outcome(Ending.FINISHED, Status.DIVERGED)}, 5) == [
         "2 runs in 5 s: 2 finished (1 of them diverged)"
     ]
     assert summarise(outcomes, 75) == [

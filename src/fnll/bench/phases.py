@@ -8,11 +8,11 @@ from fnll.bench.bare import Processes, loop, ready_made
 from fnll.bench.clock import Clock, instrumented
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
-from fnll.bench.worlds import clients_of, experiment_of, first_calls, local_of, observed
+from fnll.bench.subjects import clients_of, first_calls, local_of, observed, run_of
 from fnll.errors import UserError
 from fnll.federation import federate
 from fnll.harness.observer import Observer
-from fnll.harness.prepare import Experiment
+from fnll.harness.prepare import Run
 from fnll.system.processes import usable_cores
 
 PHASES = ("data", "step", "copy", "aggregate", "evaluate", "method", "logging")
@@ -20,26 +20,26 @@ HERE = ("serial", "vectorised")  # executors that do clients' work in this proce
 
 
 def measure(words: Sequence[str], repeat: int) -> Result:
-    """One round to warm up and `repeat` rounds of the experiment that `words` describe, evaluated after every step."""
-    experiment = experiment_of((*words, "eval_every=1"))
-    if experiment.request.choices["executor"] not in HERE:
-        experiment = experiment_of((*words, "eval_every=1", "executor=serial"))
-    spec, cores, clock = local_of(experiment), usable_cores(), Clock()
-    clients = clients_of(experiment, first_calls(experiment))
+    """One round to warm up and `repeat` rounds of the run that `words` describe, evaluated after every step."""
+    run = run_of((*words, "eval_every=1"))
+    if run.request.choices["executor"] not in HERE:
+        run = run_of((*words, "eval_every=1", "executor=serial"))
+    spec, cores, clock = local_of(run), usable_cores(), Clock()
+    clients = clients_of(run, first_calls(run))
     batches = ready_made(clients, spec)
     bare, processes, stages = "bare loop", f"a bare process on each of {cores} cores", set[str]()
     with (
-        Processes(experiment.net, spec, clients * cores, cores) as side_by_side,
+        Processes(run.net, spec, clients * cores, cores) as side_by_side,
         deterministic("warn"),
         instrumented(clock),
-        observed(experiment, overlap=False) as observer,
+        observed(run, overlap=False) as observer,
     ):
-        one_round = _rounds(experiment, observer, clock, stages)
+        one_round = _rounds(run, observer, clock, stages)
         one_round(Stopwatch())
         clock.seconds.clear()
         variants: dict[str, Variant] = {
             "round": one_round,
-            bare: lambda watch: loop(experiment.net, spec, batches, watch),
+            bare: lambda watch: loop(run.net, spec, batches, watch),
             processes: side_by_side,
         }
         timings = take_turns(variants, repeat)
@@ -47,8 +47,8 @@ def measure(words: Sequence[str], repeat: int) -> Result:
         Claim(f"round / {yardstick}", faster(timings, "round", yardstick)) for yardstick in (bare, processes)
     )
     facts = {
-        "method": experiment.request.name,
-        **{group: experiment.request.choices[group] for group in ("model", "dataset", "executor")},
+        "method": run.request.name,
+        **{group: run.request.choices[group] for group in ("model", "dataset", "executor")},
         "stages": sorted(stages),
         "seconds_per_round": {name: clock.seconds[name] / repeat for name in PHASES},
         "samples_per_round": sum(timings["round"].samples) / repeat,
@@ -56,10 +56,10 @@ def measure(words: Sequence[str], repeat: int) -> Result:
     return Result("phases", tuple(words), timings, claims, facts)
 
 
-def _rounds(experiment: Experiment, observer: Observer, clock: Clock, stages: set[str]) -> Variant:
+def _rounds(run: Run, observer: Observer, clock: Clock, stages: set[str]) -> Variant:
     """A variant that does the next round each time: the method's part, then evaluation and records."""
-    executor = experiment.executor()
-    rounds = federate(experiment.method, executor, experiment.world, budget=experiment.budget, seed=experiment.cfg.seed)
+    executor = run.executor()
+    rounds = federate(run.method, executor, run.world, budget=run.budget, seed=run.cfg.seed)
 
     def variant(watch: Stopwatch) -> int:
         before = clock.trained
@@ -67,7 +67,7 @@ def _rounds(experiment: Experiment, observer: Observer, clock: Clock, stages: se
             with clock.phase("method"):
                 step = next(rounds, None)
             if step is None:
-                raise UserError(f"rounds={experiment.cfg.rounds} are over before the measurement is; type more rounds")
+                raise UserError(f"rounds={run.cfg.rounds} are over before the measurement is; type more rounds")
             with clock.phase("logging"):
                 observer.see(*step)
         stages.add(str(step[1].records.get("stage", "train")))

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fnll.bench.worlds import experiment_of
+from fnll.bench.subjects import run_of
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.execute import execute
 from fnll.system.files import temporary_folder
@@ -22,11 +22,11 @@ from fnll.weights import nbytes
 def probe(words: Sequence[str]) -> dict[str, int]:
     """Do the run; return its peak memory, and the sizes of what it remembers in the end."""
     with temporary_folder() as runs_dir:
-        experiment = experiment_of((*words, f"runs_dir={runs_dir}"))
-        execute(experiment)
+        run = run_of((*words, f"runs_dir={runs_dir}"))
+        execute(run)
         peak = peak_memory()
-        folder = runs_dir / experiment.run_id / "checkpoint"
-        restored = Checkpoints(folder, experiment.run_id).load()
+        folder = runs_dir / run.run_id / "checkpoint"
+        restored = Checkpoints(folder, run.run_id).load()
         assert restored is not None
         state = restored.snapshot.state
         return {

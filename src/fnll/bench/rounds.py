@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
-from fnll.bench.worlds import LENET, experiment_of, local_of, observed, play
+from fnll.bench.subjects import LENET, local_of, observed, play, run_of
 from fnll.federation import Executor
-from fnll.harness.prepare import Experiment
+from fnll.harness.prepare import Run
 from fnll.system.processes import usable_cores
 from fnll.types import Call, Update
 
@@ -35,18 +35,18 @@ class Timed:
 def measure(words: Sequence[str], repeat: int) -> Result:
     """FedAvg with LeNet-5 and 10,000 test images; `words` may change that."""
     words = (*LENET, f"rounds={ROUNDS}", *words)
-    experiment = experiment_of(words)
-    executor = experiment.executor()
-    samples = _samples(experiment)
+    run = run_of(words)
+    executor = run.executor()
+    samples = _samples(run)
 
     def training(watch: Stopwatch) -> int:
-        play(experiment, Timed(executor, watch), ROUNDS)
+        play(run, Timed(executor, watch), ROUNDS)
         return samples
 
     with deterministic("warn"):
         variants: dict[str, Variant] = {"training alone": training}
         for name, overlap in (("evaluation beside training", True), ("evaluation in between", False)):
-            variants[name] = _whole(experiment, executor, samples, overlap)
+            variants[name] = _whole(run, executor, samples, overlap)
         timings = take_turns(variants, repeat)
     executor.close()
     alone, beside, between = timings
@@ -59,16 +59,16 @@ def measure(words: Sequence[str], repeat: int) -> Result:
     return Result("round", words, timings, claims, {"rounds": ROUNDS})
 
 
-def _whole(experiment: Experiment, executor: Executor, samples: int, overlap: bool) -> Variant:
+def _whole(run: Run, executor: Executor, samples: int, overlap: bool) -> Variant:
     def variant(watch: Stopwatch) -> int:
-        with observed(experiment, overlap=overlap) as observer, watch:
-            play(experiment, executor, ROUNDS, observer)
+        with observed(run, overlap=overlap) as observer, watch:
+            play(run, executor, ROUNDS, observer)
         return samples
 
     return variant
 
 
-def _samples(experiment: Experiment) -> int:
+def _samples(run: Run) -> int:
     """Samples trained on in all rounds, if every client holds as many."""
-    mean = sum(experiment.scenario.sizes) / len(experiment.scenario.sizes)
-    return round(ROUNDS * experiment.cohort_size * mean * local_of(experiment).epochs)
+    mean = sum(run.scenario.sizes) / len(run.scenario.sizes)
+    return round(ROUNDS * run.cohort_size * mean * local_of(run).epochs)

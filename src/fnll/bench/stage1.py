@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
-from fnll.bench.worlds import LENET, experiment_of, local_of, observed, play
+from fnll.bench.subjects import LENET, local_of, observed, play, run_of
 from fnll.system.processes import usable_cores
 
 # With m = 1 every client update is a step of the grid, and so is followed by an evaluation.
@@ -16,21 +16,21 @@ STAGE1 = ("method=fedcorr", "method.passes=1", "method.finetune=0", "fraction=1e
 def measure(words: Sequence[str], repeat: int) -> Result:
     """Ten clients of LeNet-5, one after the other, with 10,000 test images; `words` may change that."""
     words = (*LENET, *STAGE1, *words)
-    clients = len(experiment_of((*words, "rounds=1")).scenario.shards)
+    clients = len(run_of((*words, "rounds=1")).scenario.shards)
     words = (*words, f"rounds={clients + 20}")  # beyond the last ten, which are always evaluated
-    experiment = experiment_of(words)
-    executor = experiment.executor()
-    samples = sum(experiment.scenario.sizes) * local_of(experiment).epochs
+    run = run_of(words)
+    executor = run.executor()
+    samples = sum(run.scenario.sizes) * local_of(run).epochs
 
     def alone(watch: Stopwatch) -> int:
         with watch:
-            play(experiment, executor, clients)
+            play(run, executor, clients)
         return samples
 
     def evaluated(overlap: bool) -> Variant:
         def variant(watch: Stopwatch) -> int:
-            with observed(experiment, overlap=overlap) as observer, watch:
-                play(experiment, executor, clients, observer)
+            with observed(run, overlap=overlap) as observer, watch:
+                play(run, executor, clients, observer)
             return samples
 
         return variant

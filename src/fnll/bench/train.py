@@ -8,7 +8,7 @@ from itertools import cycle
 from fnll.bench.bare import Processes, loop, ready_made
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, faster
-from fnll.bench.worlds import LENET, clients_of, experiment_of, first_calls, local_of, trained
+from fnll.bench.subjects import LENET, clients_of, first_calls, local_of, run_of, trained
 from fnll.executors import Pool, Serial
 from fnll.federation import Executor
 from fnll.system.processes import usable_cores
@@ -24,20 +24,20 @@ def measure(words: Sequence[str], repeat: int) -> Result:
     by a fifth for seconds; several processes are compared by whole rounds, which they share out.
     """
     words = (*LENET, *words)
-    experiment = experiment_of(words)
-    net, calls, spec = experiment.net, first_calls(experiment), local_of(experiment)
-    clients = clients_of(experiment, calls)
+    run = run_of(words)
+    net, calls, spec = run.net, first_calls(run), local_of(run)
+    clients = clients_of(run, calls)
     turns_of_ours, turns_of_bare = cycle(calls), cycle(clients)
-    serial = Serial(experiment.scenario)
+    serial = Serial(run.scenario)
 
     def trains(executor: Executor, calls: Sequence[Call], watch: Stopwatch) -> int:
         with watch:
             executor.map(calls)
-        return trained(experiment, calls)
+        return trained(run, calls)
 
     with (
         deterministic("warn"),
-        Pool(experiment.scenario, workers=WORKERS) as pool,
+        Pool(run.scenario, workers=WORKERS) as pool,
         Processes(net, spec, clients, WORKERS) as processes,
     ):
         pool.map(calls[:WORKERS])  # starts the workers

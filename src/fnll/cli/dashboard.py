@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def workspace(entity: str, project: str) -> Any:
-    """Sections of line plots over `round`, one line per method with its range over seeds."""
+    """Sections of line plots over `step`, one line per method with its range over seeds."""
     try:
         import wandb_workspaces.reports.v2.interface as reports
         import wandb_workspaces.workspaces as workspaces
@@ -54,7 +54,7 @@ def workspace(entity: str, project: str) -> Any:
             name=section,
             is_open=section == "Accuracy",
             panels=[
-                reports.LinePlot(title=title, x="round", y=[key], groupby_aggfunc="mean", groupby_rangefunc="minmax")
+                reports.LinePlot(title=title, x="step", y=[key], groupby_aggfunc="mean", groupby_rangefunc="minmax")
                 for title, key in panels.items()
             ],
         )

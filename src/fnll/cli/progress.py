@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fnll.harness.folder import RunFolder
-from fnll.harness.prepare import Experiment
+from fnll.harness.prepare import Run
 
 QUIET_SECONDS = 10  # plain lines come at most this often
 
@@ -31,26 +31,26 @@ class RunBar:
         self.task: TaskID | None = None
         self.spoken = time.monotonic()
 
-    def start(self, experiment: Experiment, folder: RunFolder) -> None:
-        name, rounds = experiment.request.name, experiment.cfg.rounds
-        done = [row["round"] for row in folder.rows()]
+    def start(self, run: Run, folder: RunFolder) -> None:
+        name, rounds = run.request.name, run.cfg.rounds
+        done = [row["step"] for row in folder.rows()]
         self.console.print(
-            f"{name} on {experiment.scenario.name}: {len(experiment.scenario.shards)} clients, "
-            f"{experiment.cohort_size} a round, {rounds} rounds, scenario {experiment.scenario.fingerprint}, "
+            f"{name} on {run.scenario.name}: {len(run.scenario.shards)} clients, "
+            f"{run.cohort_size} a round, {rounds} rounds, scenario {run.scenario.fingerprint}, "
             f"run {folder.run_id}",
             soft_wrap=True,
         )
         if done:
-            self.console.print(f"resuming after round {done[-1]}")
+            self.console.print(f"resuming after step {done[-1]}")
         self.bar.start()
         self.task = self.bar.add_task(name, total=rounds, completed=done[-1] if done else 0, accuracy=0.0)
 
     def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
         assert self.task is not None
-        self.bar.update(self.task, completed=row["round"], accuracy=row["test/accuracy"])
+        self.bar.update(self.task, completed=row["step"], accuracy=row["test/accuracy"])
         if not self.console.is_terminal and time.monotonic() - self.spoken > QUIET_SECONDS:
             self.spoken = time.monotonic()
-            self.console.print(f"round {row['round']}/{rounds}  accuracy {row['test/accuracy']:.1%}")
+            self.console.print(f"step {row['step']}/{rounds}  accuracy {row['test/accuracy']:.1%}")
 
     def finish(self, summary: dict[str, Any]) -> None:
         self.bar.stop()

@@ -71,14 +71,14 @@ def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
 
     request = request_of(cfg, config_dirs=config_dirs)
     mirrors = watchers(request)  # first: a mistake in them shows before data is read
-    experiment = prepare(request)
+    run = prepare(request)
     console = Console(stderr=False, highlight=False)
-    folder = Path(request.cfg.runs_dir) / experiment.run_id
+    folder = Path(request.cfg.runs_dir) / run.run_id
     known = (folder / "summary.json").exists()
-    summary = execute(experiment, [RunBar(console), *mirrors])
+    summary = execute(run, [RunBar(console), *mirrors])
     if known:
         console.print(
-            f"{experiment.run_id} is finished already; nothing to do (delete its folder to compute it again)",
+            f"{run.run_id} is finished already; nothing to do (delete its folder to compute it again)",
             soft_wrap=True,
         )
     console.print(verdict(summary), soft_wrap=True)

@@ -16,8 +16,8 @@ from fnll.errors import UserError, require_integer
 from fnll.harness.config import compose, store_of
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import Plain, Terminal, summarise
-from fnll.sweep.events import Kind
-from fnll.sweep.grid import Job, expand, shard
+from fnll.sweep.events import Ending
+from fnll.sweep.grid import PlannedRun, expand, shard
 from fnll.sweep.launchers import check_store, launcher_of
 
 DESCRIPTION = """A grid of runs, in Hydra's own syntax for multiruns. Finished runs are skipped, interrupted ones are
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         console.print(line, soft_wrap=True, markup=False)
     if args.report:
         _report(runs_dir, args.report)
-    return int(any(outcome.kind is Kind.FAILED for outcome in outcomes.values()))
+    return int(any(outcome.kind is Ending.FAILED for outcome in outcomes.values()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,9 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _dry_run(console: Console, jobs: Sequence[Job]) -> int:
+def _dry_run(console: Console, jobs: Sequence[PlannedRun]) -> int:
     """One line for each run: its state, its id, what it is; invalid ones count as failures."""
-    from fnll.sweep.job import status  # late: torch takes seconds to import
+    from fnll.sweep.perform import status  # late: torch takes seconds to import
 
     failed = False
     for job in jobs:

@@ -32,7 +32,7 @@ class Ticket(NamedTuple):
     stop: int
 
 
-class Entry(NamedTuple):
+class Slot(NamedTuple):
     """Where a tensor's values lie, and how to read them."""
 
     start: int
@@ -53,7 +53,7 @@ class Packer:
     def __init__(self) -> None:
         self.size = 0
         self._pickles: list[tuple[int, bytes]] = []
-        self._entries: dict[tuple[Any, ...], tuple[Entry, Tensor]] = {}  # holding the tensors keeps their addresses
+        self._entries: dict[tuple[Any, ...], tuple[Slot, Tensor]] = {}  # holding the tensors keeps their addresses
 
     def add(self, value: object) -> Ticket:
         """Lay out `value` and everything it refers to."""
@@ -79,13 +79,13 @@ class Packer:
             flat[start : start + len(data)] = data
         return flat
 
-    def _entry(self, tensor: Tensor) -> Entry:
+    def _entry(self, tensor: Tensor) -> Slot:
         """Equal addresses and layouts are equal values, whichever tensor object asks."""
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
         if key not in self._entries:
             start = self._reserve(tensor.numel() * tensor.element_size())
             shape, stride, device = tuple(tensor.shape), _dense_stride(tensor), str(tensor.device)
-            entry = Entry(start, tensor.dtype, shape, stride, device, tensor.requires_grad)
+            entry = Slot(start, tensor.dtype, shape, stride, device, tensor.requires_grad)
             self._entries[key] = entry, tensor
         return self._entries[key][0]
 
@@ -135,7 +135,7 @@ class Arena:
         self._read(memoryview(pickled), ticket.start)
         return _Unpickler(pickled, self._tensor).load()
 
-    def _tensor(self, entry: Entry) -> Tensor:
+    def _tensor(self, entry: Slot) -> Tensor:
         tensor = torch.empty_strided(entry.shape, entry.stride, dtype=entry.dtype)
         self._read(_memory(tensor), entry.start)
         return tensor
@@ -161,7 +161,7 @@ class Arena:
 def unpack(flat: Tensor, ticket: Ticket, *, own: bool) -> Any:
     """The object that `ticket` names; its tensors are views of `flat`, or with `own` copies with a storage each."""
 
-    def tensor(entry: Entry) -> Tensor:
+    def tensor(entry: Slot) -> Tensor:
         end = entry.start + torch.Size(entry.shape).numel() * entry.dtype.itemsize
         view = flat[entry.start : end].view(entry.dtype).as_strided(entry.shape, entry.stride)
         return view.clone() if own else view
@@ -170,7 +170,7 @@ def unpack(flat: Tensor, ticket: Ticket, *, own: bool) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, entry: Callable[[Tensor], Entry]) -> None:
+    def __init__(self, stream: io.BytesIO, entry: Callable[[Tensor], Slot]) -> None:
         super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
         self._entry = entry
 
@@ -179,14 +179,14 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, pickled: bytes | bytearray, tensor: Callable[[Entry], Tensor]) -> None:
+    def __init__(self, pickled: bytes | bytearray, tensor: Callable[[Slot], Tensor]) -> None:
         super().__init__(io.BytesIO(pickled))
         self._tensor = tensor
         self._made: dict[tuple[Any, ...], Tensor] = {}  # one object as often as it was one object
 
     def persistent_load(self, pid: tuple[Any, ...]) -> Tensor:
         if pid not in self._made:
-            entry = Entry(*pid)
+            entry = Slot(*pid)
             self._made[pid] = self._tensor(entry).to(entry.device).requires_grad_(entry.requires_grad)
         return self._made[pid]
 

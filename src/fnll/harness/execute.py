@@ -21,7 +21,7 @@ from fnll.harness.identity import run_id
 from fnll.harness.making import declined
 from fnll.harness.manifest import describe, facts_of
 from fnll.harness.observer import Observer, Progress, overlaps
-from fnll.harness.prepare import Experiment, prepare
+from fnll.harness.prepare import Run, prepare
 from fnll.harness.status import Status
 from fnll.system.files import remove_folder, write_atomic
 from fnll.weights import all_finite
@@ -31,14 +31,12 @@ log = logging.getLogger(__name__)
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # what a store's disk may answer
 
 
-def execute(
-    experiment: Experiment, watchers: list[Progress] | None = None, *, spare_core: bool | None = None
-) -> dict[str, Any]:
-    """Run `experiment` to its end from where it stands, and return its summary; a finished run is only read.
+def execute(run: Run, watchers: list[Progress] | None = None, *, spare_core: bool | None = None) -> dict[str, Any]:
+    """Do `run` to its end from where it stands, and return its summary; a finished run is only read.
 
     `spare_core` says whether evaluation has a core to itself, for eval.overlap=auto; None: find out.
     """
-    folder = RunFolder(Path(experiment.cfg.runs_dir) / experiment.run_id)
+    folder = RunFolder(Path(run.cfg.runs_dir) / run.run_id)
     if folder.finished:
         return folder.summary()
     folder.require_resumable()
@@ -47,15 +45,15 @@ def execute(
         if folder.finished:  # another process finished it while we waited for the lock
             return folder.summary()
         folder.unmark()
-        describe(experiment.request, folder, **facts_of(experiment))
-        _ask(experiment)
-        return _train(experiment, folder, watchers or [], spare_core)
+        describe(run.request, folder, **facts_of(run))
+        _ask(run)
+        return _train(run, folder, watchers or [], spare_core)
     except DeclinedError as error:
         folder.mark(Status.DECLINED, {"reason": str(error)})
         raise
     except Exception as error:
         with suppress(OSError):
-            folder.mark(Status.FAILED, {"error": told(error), "command": experiment.request.command, **_trace(error)})
+            folder.mark(Status.FAILED, {"error": told(error), "command": run.request.command, **_trace(error)})
         if isinstance(error, OSError):
             kind = StoreError if error.errno in UNWRITABLE else UserError
             raise kind(f"run {folder.run_id}: cannot write to {folder.path}: {error.strerror or error}") from error
@@ -64,14 +62,14 @@ def execute(
         folder.close()
 
 
-def prepare_or_record(request: Request) -> Experiment:
+def prepare_or_record(request: Request) -> Run:
     """Prepare a run of a sweep; one that cannot be is recorded as failed, so that the report can say why it is missing.
 
     It has no scenario, so its folder is named by its settings alone. A later attempt that succeeds removes it.
     """
     folder = RunFolder(store_of(request.cfg) / run_id(request, fingerprint=None))
     try:
-        experiment = prepare(request)
+        run = prepare(request)
     except Exception as error:
         folder.open()
         try:
@@ -82,15 +80,15 @@ def prepare_or_record(request: Request) -> Experiment:
             folder.close()
         raise
     remove_folder(folder.path)
-    return experiment
+    return run
 
 
-def _ask(experiment: Experiment) -> None:
+def _ask(run: Run) -> None:
     """Let the method decline a scenario that it cannot take, and a budget in which it would be another method."""
-    if reason := declined(experiment.method, experiment.world):
-        raise DeclinedError(f"{experiment.request.name} declines this scenario: {reason}")
-    if reason := experiment.too_small():
-        raise DeclinedError(f"{experiment.request.name} declines this budget: {reason}")
+    if reason := declined(run.method, run.world):
+        raise DeclinedError(f"{run.request.name} declines this scenario: {reason}")
+    if reason := run.too_small():
+        raise DeclinedError(f"{run.request.name} declines this budget: {reason}")
 
 
 def told(error: BaseException) -> str:
@@ -104,9 +102,7 @@ def _trace(error: Exception) -> dict[str, str]:
     return {} if isinstance(error, UserError) else {"traceback": "".join(traceback.format_exception(error))}
 
 
-def _train(
-    experiment: Experiment, folder: RunFolder, watchers: list[Progress], spare_core: bool | None
-) -> dict[str, Any]:
+def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bool | None) -> dict[str, Any]:
     set_deterministic("warn")
     checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
     restored = checkpoints.load(folder.lengths())
@@ -117,19 +113,19 @@ def _train(
         log.warning("run %s was interrupted before a usable checkpoint; it starts over", folder.run_id)
     folder.cut(restored.lengths if restored else {})
     for watcher in watchers:
-        watcher.start(experiment, folder)
-    executor = experiment.executor()
-    observer = Observer(experiment, folder, checkpoints, watchers, overlaps(experiment.cfg, spare_core))
+        watcher.start(run, folder)
+    executor = run.executor()
+    observer = Observer(run, folder, checkpoints, watchers, overlaps(run.cfg, spare_core))
     last = restored.snapshot if restored else None
     observer.resume(last)
     diverged = False
     try:
         rounds = federate(
-            experiment.method,
+            run.method,
             executor,
-            experiment.world,
-            budget=experiment.budget,
-            seed=experiment.cfg.seed,
+            run.world,
+            budget=run.budget,
+            seed=run.cfg.seed,
             resume=last,
         )
         for snapshot, ledger in rounds:
@@ -150,15 +146,15 @@ def _train(
     if last is not None:
         write_atomic(folder.path / "weights.safetensors", safetensors.torch.save(last.state.weights))
     facts = {
-        "method": experiment.request.name,
-        "seed": experiment.cfg.seed,
+        "method": run.request.name,
+        "seed": run.cfg.seed,
         "run_id": folder.run_id,
-        "fingerprint": experiment.scenario.fingerprint,
-        "origin": experiment.scenario.origin,
+        "fingerprint": run.scenario.fingerprint,
+        "origin": run.scenario.origin,
         "exact": executor.exact,
-        "protocol": experiment.cfg.protocol,
+        "protocol": run.cfg.protocol,
     }
-    summary = folder.finish(facts, diverged=diverged, rounds=experiment.cfg.rounds)
+    summary = folder.finish(facts, diverged=diverged, rounds=run.cfg.rounds)
     for watcher in watchers:
         watcher.finish(summary)
     return summary

@@ -30,6 +30,7 @@ from fnll.system.files import (
 
 FORMAT = 2  # of run folders, in manifest.json; 1, without the number, named states by modules. Reports read any
 METRICS, DIAGNOSTICS = "metrics.jsonl", "diagnostics.jsonl"
+RENAMED = {"round": "step", "time/round_s": "time/step_s"}  # keys of 0.1
 HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # what a system answers where another process has the lock
 
 
@@ -150,15 +151,20 @@ class RunFolder:
             return False
 
     def rows(self) -> list[dict[str, Any]]:
-        """The evaluated rounds so far."""
+        """The evaluated steps so far."""
         path = self.path / METRICS
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [in_new_words(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
     def finish(self, facts: Mapping[str, Any], *, diverged: bool, rounds: int) -> dict[str, Any]:
         """Write `summary.json`, last and atomically: its presence is what makes a run finished."""
         summary = {**facts, "finished": True, "diverged": diverged, **summarise(self.rows(), diverged, rounds)}
         write_json(self.path / SUMMARY, plain(summary))
         return summary
+
+
+def in_new_words(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of metrics or diagnostics as it is written now; 0.1 called a step of the evaluation grid a round."""
+    return {RENAMED.get(key, key): value for key, value in row.items()}
 
 
 def format_of(manifest: Mapping[str, Any]) -> int:
@@ -174,7 +180,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], diverged: bool, rounds: int) ->
     result: dict[str, Any] = {}
     for name in SCORES:
         values = [row[name] for row in rows]
-        places = [(row["round"], row[name]) for row in rows]
+        places = [(row["step"], row[name]) for row in rows]
         result[name] = {
             "best": best(name, values),
             "last": None if diverged else last(values),

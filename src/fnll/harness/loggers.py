@@ -13,7 +13,7 @@ from fnll.errors import UserError
 from fnll.harness.config import Request
 from fnll.harness.folder import RunFolder
 from fnll.harness.observer import Progress
-from fnll.harness.prepare import Experiment, made
+from fnll.harness.prepare import Run, made
 from fnll.system.files import plain_name, remove_folder
 
 TAKEN = ("checkpoint", "lock", "wandb")  # in a run's folder; its other files have a dot in their names
@@ -38,12 +38,12 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
     return {k: v for k, v in row.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
 
 
-def settings(experiment: Experiment, folder: RunFolder) -> dict[str, Any]:
+def settings(run: Run, folder: RunFolder) -> dict[str, Any]:
     """The resolved config and what identifies the run."""
-    config: Any = OmegaConf.to_container(experiment.cfg)
+    config: Any = OmegaConf.to_container(run.cfg)
     config.pop("logger", None)
-    identity = {"run_id": folder.run_id, "fingerprint": experiment.scenario.fingerprint}
-    return {**config, "choices": experiment.request.choices, **identity}
+    identity = {"run_id": folder.run_id, "fingerprint": run.scenario.fingerprint}
+    return {**config, "choices": run.request.choices, **identity}
 
 
 @dataclass
@@ -66,16 +66,16 @@ class Mirror:
                     f"type for example {key}.folder=curves for another folder in the run's own"
                 )
 
-    def start(self, experiment: Experiment, folder: RunFolder) -> None:
+    def start(self, run: Run, folder: RunFolder) -> None:
         self.check("logger")
         remove_folder(folder.path / self.folder)
         self.sink = self.logger(save_dir=folder.path, name="", version=self.folder)
-        self.sink.log_hyperparams(settings(experiment, folder))
+        self.sink.log_hyperparams(settings(run, folder))
         for row in folder.rows():
             self.step(row, [], 0)
 
     def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
-        self.sink.log_metrics(numbers(row), step=row["round"])
+        self.sink.log_metrics(numbers(row), step=row["step"])
         self.sink.save()
 
     def finish(self, summary: dict[str, Any]) -> None:

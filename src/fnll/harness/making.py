@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, cast, get_type_hints
@@ -149,8 +150,17 @@ def privileges(method: Method) -> list[str]:
 def declined(method: Method, world: World) -> str | None:
     """Why a method, or one inside it, does not take part in a world; None if all do."""
     everyone = [("", method), *((f"{name}: ", inner) for name, inner in inner_methods(method))]
-    reasons = (f"{where}{why}" for where, one in everyone if isinstance(one, Choosy) and (why := one.skip(world)))
-    return next(reasons, None)
+    return next((f"{where}{why}" for where, one in everyone if (why := _reason(one, world))), None)
+
+
+def _reason(method: Method, world: World) -> str | None:
+    if isinstance(method, Choosy):
+        return method.decline(world)
+    if not callable(skip := getattr(method, "skip", None)):
+        return None
+    name = type(method).__name__
+    warnings.warn(f"{name}.skip(world) is called {name}.decline(world) since 0.2", FutureWarning, stacklevel=2)
+    return cast("str | None", skip(world))
 
 
 def _is_method(kind: object) -> bool:

@@ -19,7 +19,7 @@ from fnll.harness.diagnostics import plain
 from fnll.harness.folder import FORMAT, RunFolder
 from fnll.harness.identity import code_of, settings
 from fnll.harness.making import privileges
-from fnll.harness.prepare import Experiment, numerics_of
+from fnll.harness.prepare import Run, numerics_of
 from fnll.system.files import write_atomic, write_json
 
 
@@ -53,26 +53,26 @@ def describe(request: Request, folder: RunFolder, device: str, **facts: object) 
     write_json(folder.path / "manifest.json", plain(manifest))
 
 
-def facts_of(experiment: Experiment) -> dict[str, Any]:
+def facts_of(run: Run) -> dict[str, Any]:
     """What only a prepared run knows about itself."""
-    scenario, truth, method = experiment.scenario, experiment.truth, experiment.method
+    scenario, truth, method = run.scenario, run.truth, run.method
     return {
         "fingerprint": scenario.fingerprint,
         "origin": scenario.origin,
         "dataset": scenario.name,
-        "device": str(experiment.device),
+        "device": str(run.device),
         "paper": (type(method).__doc__ or "").strip().split("\n")[0],
         "privileges": privileges(method),
-        "shares": _shares(experiment),
+        "shares": _shares(run),
         "num_clients": len(scenario.shards),
         "nominal": truth.nominal,
         "realised": truth.realised,
     }
 
 
-def _shares(experiment: Experiment) -> dict[str, str]:
+def _shares(run: Run) -> dict[str, str]:
     """The lengths that were given as percentages; the config has the numbers that came of them."""
-    asked, got = (OmegaConf.to_container(request.cfg.method) for request in (experiment.asked, experiment.request))
+    asked, got = (OmegaConf.to_container(request.cfg.method) for request in (run.asked, run.request))
     return typed_shares(asked, got)  # type: ignore[arg-type]
 
 

@@ -127,12 +127,12 @@ METRICS = {
         _entry("local/accuracy", "accuracy of the clients' own models"),
         _entry("local/accuracy_min", "accuracy of the worst client's own model"),
         _entry("local/accuracy_max", "accuracy of the best client's own model"),
-        _entry("time/round_s", "seconds per round"),
+        _entry("time/step_s", "seconds per step"),
         _entry("time/total_s", "seconds"),
         _entry("time/eval_s", "seconds per evaluation"),
     )
 }
-NOT_METRICS = ("round", "stage")  # the other keys of a row: where it is
+NOT_METRICS = ("step", "stage")  # the other keys of a row: where it is
 
 
 def metric_of(key: str) -> Metric:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 MOVED = {  # both below `fnll`
     "allocator": "system.allocator",
+    "bench.dimension": "bench.lid",
+    "bench.grid": "bench.sweeps",
+    "bench.worlds": "bench.subjects",
     "cache": "system.cache",
     "checkpoint": "harness.checkpoint",
     "commands.bench": "cli.bench",
@@ -32,6 +35,7 @@ MOVED = {  # both below `fnll`
     "proximal": "tools.proximal",
     "records": "harness.folder",
     "report.figures.style": "plotting.style",
+    "report.grid": "report.cells",
     "report.palette": "plotting.palette",
     "run": "harness.execute",
     "scenario.annotator": "scenario.noise.annotator",
@@ -44,6 +48,10 @@ MOVED = {  # both below `fnll`
     "scenario.partition": "scenario.partition.partitions",
     "scenario.partition_official": "scenario.partition.official",
     "scenario.provenance": "harness.provenance",
+    "sweep.job": "sweep.perform",
+    "sweep.local": "sweep.machine",
+    "sweep.ray": "sweep.ray_tasks",
+    "sweep.worker": "sweep.runner",
     "torchvision_compat": "system.torchvision_compat",
     "wandb_logger": "harness.wandb_logger",
 }

@@ -16,14 +16,14 @@ from fnll.harness.diagnostics import Diagnostics, Round, plain
 from fnll.harness.evaluate import TestSet, confusion, local_accuracies, local_scores, scores
 from fnll.harness.folder import DIAGNOSTICS, METRICS, RunFolder
 from fnll.harness.metrics import LAST, require_registered
-from fnll.harness.prepare import Experiment
+from fnll.harness.prepare import Run
 from fnll.images import InMemory
 
 
 class Progress(Protocol):
     """Whoever watches a run: a progress bar, a sweep's display, a logger."""
 
-    def start(self, experiment: Experiment, folder: RunFolder) -> None: ...
+    def start(self, run: Run, folder: RunFolder) -> None: ...
 
     def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None: ...
 
@@ -37,15 +37,15 @@ class Observer:
 
     def __init__(
         self,
-        experiment: Experiment,
+        run: Run,
         folder: RunFolder,
         checkpoints: Checkpoints,
         watchers: list[Progress],
         overlap: bool,
     ) -> None:
-        cfg, scenario, truth = experiment.cfg, experiment.scenario, experiment.truth
-        self.experiment, self.folder, self.checkpoints, self.watchers = experiment, folder, checkpoints, watchers
-        device = experiment.device
+        cfg, scenario, truth = run.cfg, run.scenario, run.truth
+        self.run, self.folder, self.checkpoints, self.watchers = run, folder, checkpoints, watchers
+        device = run.device
         self.test = TestSet(
             truth.test,
             truth.test_labels,
@@ -53,12 +53,12 @@ class Observer:
             scenario.num_classes,
             cfg.eval.batch_size,
             device,
-            shuffled=experiment.batch_dependent,
+            shuffled=run.batch_dependent,
         )
         self.sampled: TestSet | None = None  # made when it is first needed
         self.validation = self._validation()
         self.diagnostics = Diagnostics(
-            scenario, truth, samples=cfg.diagnostics_samples, device=device, shuffled=experiment.batch_dependent
+            scenario, truth, samples=cfg.diagnostics_samples, device=device, shuffled=run.batch_dependent
         )
         self.window: list[Round] = []
         self.before: Clients = {}
@@ -70,7 +70,7 @@ class Observer:
 
     def _validation(self) -> TestSet | None:
         """The held-out part of the training set, with the labels it was observed with."""
-        held, scenario = self.experiment.truth.validation, self.experiment.scenario
+        held, scenario = self.run.truth.validation, self.run.scenario
         if held is None:
             return None
         images = InMemory(scenario.images.take(held))
@@ -79,24 +79,24 @@ class Observer:
             scenario.labels[held],
             scenario.transform,
             scenario.num_classes,
-            self.experiment.cfg.eval.batch_size,
-            self.experiment.device,
-            shuffled=self.experiment.batch_dependent,
+            self.run.cfg.eval.batch_size,
+            self.run.device,
+            shuffled=self.run.batch_dependent,
         )
 
     def _local_models(self, snapshot: Snapshot) -> dict[int, float]:
         """How good the clients' own models are, if the method keeps any: on a sub-sample, since they may be many."""
-        method = self.experiment.method
+        method = self.run.method
         if not isinstance(method, Personal):
             return {}
         if self.sampled is None:
-            self.sampled = self.test.sampled(self.experiment.cfg.diagnostics_samples)
+            self.sampled = self.test.sampled(self.run.cfg.diagnostics_samples)
         return local_accuracies(method.models(snapshot.state), self.sampled)
 
     def resume(self, snapshot: Snapshot | None) -> None:
         """Take up where a checkpoint left off; at the very beginning, note the labels as they were given."""
         if snapshot is None:
-            given = {"round": 0, "t": 0, "stage": "given"}
+            given = {"step": 0, "t": 0, "stage": "given"}
             labels = [{**given, "name": name, "value": value} for name, value in self.diagnostics.labels({})]
             self.folder.append(DIAGNOSTICS, labels)
         else:
@@ -116,8 +116,8 @@ class Observer:
         seconds, self.began = now - self.began, now
         self.total += seconds
         window, self.window = self.window, []
-        every = self.experiment.cfg.diagnostics_every
-        memorised = every > 0 and (self._crossed(step, every) or step == self.experiment.cfg.rounds)
+        every = self.run.cfg.diagnostics_every
+        memorised = every > 0 and (self._crossed(step, every) or step == self.run.cfg.rounds)
         covered, self.last_step = step - self.last_step, step
         self.settle()
         if self.thread is None:
@@ -139,11 +139,11 @@ class Observer:
 
     def _step(self, snapshot: Snapshot) -> int:
         """Position on the grid: how many times m client updates have been sent."""
-        return min(snapshot.totals.client_updates // self.experiment.cohort_size, self.experiment.cfg.rounds)
+        return min(snapshot.totals.client_updates // self.run.cohort_size, self.run.cfg.rounds)
 
     def _due(self, step: int) -> bool:
-        crossed = self._crossed(step, self.experiment.cfg.eval_every)
-        return step > self.last_step and (crossed or step > self.experiment.cfg.rounds - LAST)
+        crossed = self._crossed(step, self.run.cfg.eval_every)
+        return step > self.last_step and (crossed or step > self.run.cfg.rounds - LAST)
 
     def _crossed(self, step: int, every: int) -> bool:
         """Whether a multiple of `every` lies between the last evaluation and `step`, which may not be one itself."""
@@ -153,8 +153,8 @@ class Observer:
         self, snapshot: Snapshot, window: list[Round], step: int, memorised: bool, seconds: float, total: float
     ) -> None:
         started = time.perf_counter()
-        model = self.experiment.method.model(snapshot.state)
-        row: dict[str, Any] = {"round": step, "stage": window[-1].stage}
+        model = self.run.method.model(snapshot.state)
+        row: dict[str, Any] = {"step": step, "stage": window[-1].stage}
         row |= scores(*confusion(model, self.test))
         if self.validation is not None:
             row["val/accuracy"] = scores(*confusion(model, self.validation))["test/accuracy"]
@@ -162,21 +162,21 @@ class Observer:
         row |= self.diagnostics.score(window)
         if memorised:
             row |= self.diagnostics.memorisation(model)
-        facts = [{"round": step, **fact} for fact in self.diagnostics.facts(window)]
+        facts = [{"step": step, **fact} for fact in self.diagnostics.facts(window)]
         if memorised and (local := self._local_models(snapshot)):
             row |= local_scores(local)
             told = {"t": snapshot.t, "stage": row["stage"], "name": "local_accuracy", "value": plain(local)}
-            facts.append({"round": step, **told})
-        row |= {"time/round_s": seconds, "time/total_s": total, "time/eval_s": time.perf_counter() - started}
+            facts.append({"step": step, **told})
+        row |= {"time/step_s": seconds, "time/total_s": total, "time/eval_s": time.perf_counter() - started}
         require_registered(row)
         self.folder.append(DIAGNOSTICS, facts)
         self.folder.append(METRICS, [row])
-        over = snapshot.totals.client_updates >= self.experiment.budget
-        if over or time.perf_counter() - self.saved >= self.experiment.cfg.checkpoint_seconds:
+        over = snapshot.totals.client_updates >= self.run.budget
+        if over or time.perf_counter() - self.saved >= self.run.cfg.checkpoint_seconds:
             self.checkpoints.save(snapshot, self.folder.lengths())
             self.saved = time.perf_counter()
         for watcher in self.watchers:
-            watcher.step(row, facts, self.experiment.cfg.rounds)
+            watcher.step(row, facts, self.run.cfg.rounds)
 
 
 def overlaps(cfg: Any, spare_core: bool | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -32,7 +33,7 @@ COMPLETED = ("scenario", "model", "method", "executor")  # groups whose things n
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Run:
     """One run, ready to start: what can change its numbers, and the objects made from that."""
 
     asked: Request  # as it was typed: lengths may be percentages
@@ -64,7 +65,7 @@ class Experiment:
         """Why the budget does not do for the method's stages, with the smallest that would; None if it does."""
         return too_small(lambda rounds: self.with_rounds(rounds).method, self.cfg.rounds, self.cohort_size, self.world)
 
-    def with_rounds(self, rounds: int) -> Experiment:
+    def with_rounds(self, rounds: int) -> Run:
         """The same with another budget."""
         cfg = self.asked.cfg.copy()
         cfg.rounds = rounds
@@ -112,7 +113,14 @@ class Experiment:
         )
 
 
-def prepare(request: Request) -> Experiment:
+def __getattr__(name: str) -> Any:
+    if name != "Experiment":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.Experiment is called Run since 0.2", FutureWarning, stacklevel=2)
+    return Run
+
+
+def prepare(request: Request) -> Run:
     """Check the settings, build the scenario and put the pieces together."""
     cfg = request.cfg
     check_settings(cfg)
@@ -122,9 +130,9 @@ def prepare(request: Request) -> Experiment:
         raise UserError("precision=16-mixed needs a GPU; type precision=bf16-mixed, or 32-true")
     dataset: Dataset = made(cfg.dataset, "dataset")
     scenario, truth = scenario_of(cfg, dataset)
-    experiment = Experiment(known_as, dataset, scenario, truth, device)
-    experiment.check()
-    return experiment
+    run = Run(known_as, dataset, scenario, truth, device)
+    run.check()
+    return run
 
 
 def check_settings(cfg: DictConfig) -> None:

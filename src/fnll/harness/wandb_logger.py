@@ -15,7 +15,7 @@ from requests.utils import get_netrc_auth
 from fnll.errors import require, require_integer
 from fnll.harness.folder import RunFolder
 from fnll.harness.loggers import numbers, settings
-from fnll.harness.prepare import Experiment
+from fnll.harness.prepare import Run
 from fnll.harness.provenance import made_with
 from fnll.scenario.file import about, save
 from fnll.system.files import refuse_links_out, remove_file
@@ -27,7 +27,7 @@ WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 @dataclass
 class Wandb:
-    """Weights & Biases: offline without an account, one stable id per run, `round` as the x axis."""
+    """Weights & Biases: offline without an account, one stable id per run, `step` as the x axis."""
 
     project: str
     entity: str | None
@@ -40,9 +40,9 @@ class Wandb:
         )
         require_integer("logger.wandb.tables_every", self.tables_every, 1, "evaluations between two tables")
 
-    def start(self, experiment: Experiment, folder: RunFolder) -> None:
+    def start(self, run: Run, folder: RunFolder) -> None:
         refuse_links_out(folder.path / "wandb")  # W&B, which makes a new folder in it, would follow them
-        choices = experiment.request.choices
+        choices = run.request.choices
         mode = os.environ.get("WANDB_MODE") or (self._found() if self.mode == "auto" else self.mode)
         wandb.setup(wandb.Settings(silent=True))  # before it warns of a setting of Lightning's, into a sweep's display
         self.sink = WandbLogger(
@@ -50,9 +50,9 @@ class Wandb:
             project=self.project,
             entity=self.entity,
             id=folder.run_id,
-            name=f"{experiment.request.name}-s{experiment.cfg.seed}",
-            group=f"{choices.get('experiment', 'run')}/{experiment.scenario.origin}",
-            job_type=experiment.request.name,
+            name=f"{run.request.name}-s{run.cfg.seed}",
+            group=f"{choices.get('experiment', 'run')}/{run.scenario.origin}",
+            job_type=run.request.name,
             resume="allow",  # the same id: a resumed run continues its curve
             mode=mode,  # not offline=True, by which Lightning sets WANDB_MODE for all later runs of a sweep's worker
             log_model=False,
@@ -60,28 +60,28 @@ class Wandb:
         )
         self.offline, self.seen = mode in ("offline", "dryrun"), 0  # two words of W&B for the same
         self.folders = f"{shlex.quote(str(folder.path.parent))}/*/wandb/offline-run-*"  # a resumed run has several
-        self.sink.log_hyperparams(settings(experiment, folder))
-        run = self.sink.experiment
-        run.define_metric("round")
-        run.define_metric("*", step_metric="round")
+        self.sink.log_hyperparams(settings(run, folder))
+        remote = self.sink.experiment
+        remote.define_metric("step")
+        remote.define_metric("*", step_metric="step")
         if not folder.rows():  # a resumed run has logged these
-            run.log({"round": 0, "clients": _clients(experiment)}, step=0)
-            self._log_scenario(experiment, folder)
+            remote.log({"step": 0, "clients": _clients(run)}, step=0)
+            self._log_scenario(run, folder)
 
     def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
-        run, self.seen = self.sink.experiment, self.seen + 1
+        remote, self.seen = self.sink.experiment, self.seen + 1
         values: dict[str, Any] = {**numbers(row), "stage": row["stage"]}
-        if self.seen % self.tables_every == 0 or row["round"] == rounds:
+        if self.seen % self.tables_every == 0 or row["step"] == rounds:
             values |= {f"tables/{fact['name']}": _table(fact) for fact in facts if isinstance(fact["value"], list)}
-        run.log(values, step=row["round"])
+        remote.log(values, step=row["step"])
 
     def finish(self, summary: dict[str, Any]) -> None:
-        run = self.sink.experiment
+        remote = self.sink.experiment
         for name, value in summary.items():
             if isinstance(value, dict):
-                run.summary.update({f"{name}/{rule}": number for rule, number in value.items()})
+                remote.summary.update({f"{name}/{rule}": number for rule, number in value.items()})
             elif not name.startswith(("comm/", "time/")):
-                run.summary[name] = value
+                remote.summary[name] = value
         self.close(0)
         if self.offline:  # a warning, since sweeps pass these on; the same text for all runs, since they do so once
             log.warning("W&B is offline; to upload the runs type: wandb sync %s", self.folders)
@@ -93,17 +93,17 @@ class Wandb:
     def close(self, code: int) -> None:
         self.sink.experiment.finish(exit_code=code)
 
-    def _log_scenario(self, experiment: Experiment, folder: RunFolder) -> None:
+    def _log_scenario(self, run: Run, folder: RunFolder) -> None:
         """The scenario file as an artifact: equal files are one version to W&B, so a scenario is there once.
 
         Oracles and pooled data have none: they are made from the scenario that the other methods of their group log.
         """
-        scenario = experiment.scenario
+        scenario = run.scenario
         if scenario.fingerprint != scenario.origin:
             return
         path = folder.path / "wandb" / f"scenario-{scenario.fingerprint}.npz"
         remove_file(path)  # of an attempt that was cut short
-        save(path, experiment.dataset, scenario, experiment.truth, made_with(experiment.request))
+        save(path, run.dataset, scenario, run.truth, made_with(run.request))
         artifact = wandb.Artifact(path.stem, type="scenario", metadata=about(path))
         # As it lies in the run's folder: by default W&B keeps copies in the user's home.
         artifact.add_file(str(path), name="scenario.npz", policy="immutable", skip_cache=True)
@@ -115,9 +115,9 @@ class Wandb:
         return "online" if known else "offline"
 
 
-def _clients(experiment: Experiment) -> wandb.Table:
+def _clients(run: Run) -> wandb.Table:
     """One row per client: size, nominal and realised noise."""
-    truth, sizes = experiment.truth, experiment.scenario.sizes
+    truth, sizes = run.truth, run.scenario.sizes
     rows = zip(range(len(sizes)), sizes, truth.nominal.tolist(), truth.realised.tolist(), strict=False)
     return wandb.Table(
         columns=["client", "samples", "nominal noise", "realised noise"], data=[list(row) for row in rows]

@@ -11,8 +11,8 @@ Figures are in `fnll.report.figures`; `write` makes the whole report.
 
 from fnll.report.analysis import Analysis, analyse
 from fnll.report.blocks import Ranking, against, rank
+from fnll.report.cells import Cell
 from fnll.report.document import Report, all_tables, write
-from fnll.report.grid import Cell
 from fnll.report.latex import latex_document, to_latex
 from fnll.report.listings import (
     detection_table,

@@ -147,7 +147,7 @@ def _steps(
     size = 40_000
     return [
         {
-            "round": t,
+            "step": t,
             "stage": _stage(settings, t),
             "test/accuracy": value,
             "test/balanced_accuracy": None if value is None else round(value - 0.004, 6),
@@ -156,7 +156,7 @@ def _steps(
             "comm/contacts": t * cohort,
             "comm/up_bytes": t * cohort * size,
             "comm/down_bytes": t * cohort * size,
-            "time/round_s": 0.25,
+            "time/step_s": 0.25,
             "time/total_s": 0.25 * t,
         }
         | {key: values[t - 1] for key, values in extra.items() if values[t - 1] is not None}
@@ -251,7 +251,7 @@ def _example_facts(
     facts: list[dict[str, Any]] = []
 
     def record(at: int, name: str, value: Any) -> None:
-        facts.append({"round": at, "t": at, "name": name, "value": value})
+        facts.append({"step": at, "t": at, "name": name, "value": value})
 
     if method == "fedcorr":
         total = np.zeros(clients)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fnll.harness.folder import FORMAT, METRICS, format_of
+from fnll.harness.folder import FORMAT, METRICS, format_of, in_new_words
 from fnll.harness.status import MARKS, SUMMARY, Status, mark_in, status_in
 
 Config = Mapping[str, Any]
@@ -19,7 +19,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same in C: ten tim
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """The files of one run folder; what is missing is empty."""
 
     path: Path
@@ -37,7 +37,7 @@ class Run:
         return self.path.name
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> StoredRun:
     """The run in `path`. A folder that cannot be read becomes a run of status `unreadable`, never an exception."""
     try:
         config = dict(yaml.load((path / "config.yaml").read_text(), Loader=LOADER))
@@ -47,10 +47,10 @@ def read_run(path: Path) -> Run:
         if status is Status.UNFINISHED and manifest and (found := format_of(manifest)) != FORMAT:
             reason += f"; it cannot be resumed here (its folder has format {found}, not {FORMAT})"
         command = str(manifest.get("command") or _json(path / MARKS[Status.FAILED]).get("command") or "")
-        return Run(path, status, reason, command, flatten(_by_name(config)), choices, manifest, summary, steps)
+        return StoredRun(path, status, reason, command, flatten(_by_name(config)), choices, manifest, summary, steps)
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         first_line = str(error).splitlines()[0] if str(error) else ""
-        return Run(path, Status.UNREADABLE, f"{type(error).__name__}: {first_line}")
+        return StoredRun(path, Status.UNREADABLE, f"{type(error).__name__}: {first_line}")
 
 
 def read_lines(path: Path, name: str = METRICS) -> tuple[dict[str, Any], ...]:
@@ -63,7 +63,7 @@ def read_lines(path: Path, name: str = METRICS) -> tuple[dict[str, Any], ...]:
         last = [json.loads(lines[-1])] if lines else []
     except ValueError:
         last = []
-    return (*(json.loads(line) for line in lines[:-1]), *last)
+    return tuple(in_new_words(row) for row in (*(json.loads(line) for line in lines[:-1]), *last))
 
 
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fnll.harness.metrics import metric_of
 from fnll.report.analysis import Analysis
-from fnll.report.grid import show
+from fnll.report.cells import show
 from fnll.report.store import Store
 
 NOISE = (

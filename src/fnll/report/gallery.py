@@ -76,7 +76,7 @@ def _diagnostics(analysis: Analysis) -> Iterator[Plate]:
     here = analysis.store.metrics[(analysis.store.metrics["cell"] == cell)]
     known = recorded_diagnostics(here)
     if known:
-        yield Plate("diagnostics", f"Diagnostics over rounds, {cell}", figures.diagnostics(here))
+        yield Plate("diagnostics", f"Diagnostics over evaluated steps, {cell}", figures.diagnostics(here))
     if {"select/precision", "select/recall"} <= set(known):
         caption = f"Label precision and recall of the samples trained on, {cell} (compare FedRN, figure 3)"
         yield Plate("label_quality", caption, figures.label_quality(here))

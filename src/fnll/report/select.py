@@ -41,7 +41,7 @@ def _last(steps: pd.DataFrame, metric: str, rounds: int) -> float:
 
 
 def _last10(steps: pd.DataFrame, metric: str, rounds: int) -> float:
-    return _number(last10(zip(steps["round"], steps[metric], strict=True), rounds))
+    return _number(last10(zip(steps["step"], steps[metric], strict=True), rounds))
 
 
 def _number(value: float | None) -> float:
@@ -118,7 +118,7 @@ def scores(store: Store, metric: str = "test/accuracy", rule: str = "last10") ->
         raise UserError(f"--select {rule} is not possible here; {nearest(rule, available_rules(store))}")
     needed = [metric, VALIDATION] if rule == "best_val" else [metric]
     finished = store.metrics["status"] == Status.FINISHED
-    steps = store.metrics.loc[finished, ["run_id", "round", *dict.fromkeys(needed)]]
+    steps = store.metrics.loc[finished, ["run_id", "step", *dict.fromkeys(needed)]]
     # Every evaluation has the scores, so one that is missing was not finite and counts; diagnostics come now and then.
     steps = steps.dropna(subset=[key for key in needed if key not in SCORES])
     rounds = dict(zip(store.runs["run_id"], store.runs["rounds"], strict=True))

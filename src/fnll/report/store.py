@@ -21,8 +21,8 @@ import pandas as pd
 from fnll.errors import UserError
 from fnll.harness.folder import DIAGNOSTICS
 from fnll.harness.status import Status
-from fnll.report.folders import Run, read_lines, read_run
-from fnll.report.grid import Cell, Place, arrange, differing, method_name
+from fnll.report.cells import Cell, Place, arrange, differing, method_name
+from fnll.report.folders import StoredRun, read_lines, read_run
 
 DONE = [Status.FINISHED, Status.DIVERGED]
 KEYS = ["run_id", "method", "cell", "seed"]  # what every tidy frame starts with
@@ -58,12 +58,12 @@ class Store:
         return [cell.label for cell in self.cells]
 
     def facts(self, run_id: str, name: str) -> list[dict[str, Any]]:
-        """What one run recorded under `name`, in order: `round`, `t`, `stage` and `value`."""
+        """What one run recorded under `name`, in order: `step`, `t`, `stage` and `value`."""
         path = Path(str(self.runs.loc[self.runs["run_id"] == run_id, "path"].iloc[0]))
         return [fact for fact in read_lines(path, DIAGNOSTICS) if fact["name"] == name]
 
     def diagnostics(self, *names: str) -> pd.DataFrame:
-        """Facts of the finished runs: run_id, method, cell, seed, round, t, stage, name, value; all without names."""
+        """Facts of the finished runs: run_id, method, cell, seed, step, t, stage, name, value; all without names."""
         finished = self.runs[self.runs["status"] == Status.FINISHED]
         rows = [
             {**dict(zip(KEYS, key, strict=True)), **fact}
@@ -71,7 +71,7 @@ class Store:
             for fact in read_lines(Path(path), DIAGNOSTICS)
             if not names or fact["name"] in names
         ]
-        return pd.DataFrame(rows, columns=[*KEYS, "round", "t", "stage", "name", "value"])
+        return pd.DataFrame(rows, columns=[*KEYS, "step", "t", "stage", "name", "value"])
 
 
 def load(runs_dir: Path | str) -> Store:
@@ -91,7 +91,7 @@ def load(runs_dir: Path | str) -> Store:
     return Store(root, frame, metrics, tuple(cells), tuple(notes))
 
 
-def _last_code(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+def _last_code(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
     """Of every plugin's code only the version that was run last, so that no table mixes versions."""
     in_time = sorted(runs, key=lambda run: str(run.manifest.get("started")))
     last = {name: digest for run in in_time for name, digest in _code(run)}
@@ -103,7 +103,7 @@ def _last_code(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     return current, [f"{left_out} runs of other versions of {names} are not shown, only those of the one run last."]
 
 
-def _code(run: Run) -> ItemsView[str, str]:
+def _code(run: StoredRun) -> ItemsView[str, str]:
     return dict(run.manifest.get("code") or {}).items()
 
 
@@ -113,7 +113,7 @@ def _nothing_in(root: Path) -> str:
     return f"there are no readable runs in {root}{hint}"
 
 
-def _runs_frame(runs: Sequence[Run], places: Sequence[Place]) -> pd.DataFrame:
+def _runs_frame(runs: Sequence[StoredRun], places: Sequence[Place]) -> pd.DataFrame:
     varied = [
         k for k in differing([run.config for run in runs]) if not k.startswith(("logger.", "executor.", "hydra."))
     ]
@@ -123,7 +123,7 @@ def _runs_frame(runs: Sequence[Run], places: Sequence[Place]) -> pd.DataFrame:
     return frame
 
 
-def _run_row(run: Run, place: Place, varied: Sequence[str]) -> dict[str, Any]:
+def _run_row(run: StoredRun, place: Place, varied: Sequence[str]) -> dict[str, Any]:
     manifest, summary, cell = run.manifest, run.summary, place.cell
     row: dict[str, Any] = {
         "run_id": run.run_id,
@@ -173,7 +173,7 @@ def _newest(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     return kept.reset_index(drop=True), len(frame) - len(kept)
 
 
-def _metrics_frame(runs: Sequence[Run], frame: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
+def _metrics_frame(runs: Sequence[StoredRun], frame: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
     names = [*KEYS, "kind", "status"]
     keys = {row[0]: row for row in frame[names].itertuples(index=False, name=None)}
     rows = [
@@ -182,7 +182,7 @@ def _metrics_frame(runs: Sequence[Run], frame: pd.DataFrame, cells: Sequence[str
         if run.run_id in keys
         for step in run.steps
     ]
-    metrics = pd.DataFrame(rows, columns=None if rows else [*names, "round", "stage", "test/accuracy"])
+    metrics = pd.DataFrame(rows, columns=None if rows else [*names, "step", "stage", "test/accuracy"])
     # Categories keep the order of methods and cells, and with it their colours, in every part of the frame.
     metrics["method"] = pd.Categorical(metrics["method"], _in_order(frame))
     metrics["cell"] = pd.Categorical(metrics["cell"], list(cells))
@@ -201,7 +201,7 @@ def _step(step: Mapping[str, Any]) -> dict[str, Any]:
     return {key: np.nan if value is None else value for key, value in step.items()}
 
 
-def _notes(frame: pd.DataFrame, superseded: int, unreadable: Sequence[Run]) -> list[str]:
+def _notes(frame: pd.DataFrame, superseded: int, unreadable: Sequence[StoredRun]) -> list[str]:
     notes = []
     if superseded:
         notes.append(f"{superseded} other runs of the same method, cell and seed are not shown.")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fnll.errors import UserError
-from fnll.sweep.events import Begun, Ended, Event, Kind, Lost, Outcome
-from fnll.sweep.grid import Job
+from fnll.sweep.events import Begun, Ended, Ending, Event, Lost, Outcome
+from fnll.sweep.grid import PlannedRun
 
 TRIES = 2  # a run whose process died is tried once more
 TICK = 0.25  # seconds between two looks at the clock
@@ -22,9 +22,9 @@ class Launcher(Protocol):
     manner: str  # how it does them, for a person
     patience: float  # seconds after which a run that is busy elsewhere is asked for again
 
-    def submit(self, jobs: Sequence[Job]) -> None: ...
+    def submit(self, jobs: Sequence[PlannedRun]) -> None: ...
 
-    def events(self, timeout: float) -> list[tuple[Job, Event]]: ...  # as soon as there is one
+    def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]: ...  # as soon as there is one
 
     def close(self) -> None: ...  # ends what still runs, at once
 
@@ -32,11 +32,11 @@ class Launcher(Protocol):
 class Display(Protocol):
     """Shows a sweep to a person."""
 
-    def show(self, job: Job, event: Event) -> None: ...
+    def show(self, job: PlannedRun, event: Event) -> None: ...
 
-    def postpone(self, job: Job) -> None: ...
+    def postpone(self, job: PlannedRun) -> None: ...
 
-    def settle(self, job: Job, outcome: Outcome) -> None: ...
+    def settle(self, job: PlannedRun, outcome: Outcome) -> None: ...
 
     def tick(self) -> None: ...
 
@@ -46,14 +46,14 @@ class Conductor:
 
     def __init__(self, launcher: Launcher, display: Display, clock: Callable[[], float] = time.monotonic) -> None:
         self.launcher, self.display, self.clock = launcher, display, clock
-        self.waiting: deque[Job] = deque()
-        self.running: set[Job] = set()
-        self.postponed: list[tuple[float, Job]] = []  # when to ask again
-        self.deaths: Counter[Job] = Counter()
-        self.folders: dict[Job, str] = {}
-        self.outcomes: dict[Job, Outcome] = {}
+        self.waiting: deque[PlannedRun] = deque()
+        self.running: set[PlannedRun] = set()
+        self.postponed: list[tuple[float, PlannedRun]] = []  # when to ask again
+        self.deaths: Counter[PlannedRun] = Counter()
+        self.folders: dict[PlannedRun, str] = {}
+        self.outcomes: dict[PlannedRun, Outcome] = {}
 
-    def run(self, jobs: Sequence[Job]) -> dict[Job, Outcome]:
+    def run(self, jobs: Sequence[PlannedRun]) -> dict[PlannedRun, Outcome]:
         """Do the jobs; returns when all have an outcome, raises if none of them can be stored."""
         self.waiting.extend(jobs)
         while len(self.outcomes) < len(jobs):
@@ -74,7 +74,7 @@ class Conductor:
             self.running.update(chosen)
             self.launcher.submit(chosen)
 
-    def _handle(self, job: Job, event: Event) -> None:
+    def _handle(self, job: PlannedRun, event: Event) -> None:
         if isinstance(event, Ended):
             self._ended(job, event.outcome)
         elif isinstance(event, Lost):
@@ -84,17 +84,17 @@ class Conductor:
                 self.folders[job] = event.folder
             self.display.show(job, event)
 
-    def _ended(self, job: Job, outcome: Outcome) -> None:
+    def _ended(self, job: PlannedRun, outcome: Outcome) -> None:
         self.running.remove(job)
-        if outcome.kind is Kind.BLOCKED:
+        if outcome.kind is Ending.BLOCKED:
             raise UserError(f"{outcome.detail}; once that is fixed, the same command resumes")
-        if outcome.kind is Kind.BUSY:
+        if outcome.kind is Ending.BUSY:
             self.postponed.append((self.clock() + self.launcher.patience, job))
             self.display.postpone(job)
         else:
             self._settle(job, outcome)
 
-    def _lost(self, job: Job, reason: str) -> None:
+    def _lost(self, job: PlannedRun, reason: str) -> None:
         self.running.remove(job)
         self.deaths[job] += 1
         if self.deaths[job] < TRIES:
@@ -103,11 +103,11 @@ class Conductor:
             return
         text = f"its process died {TRIES} times, last by {reason}"
         if job in self.folders:
-            from fnll.sweep.job import give_up  # late: the conductor itself needs no torch
+            from fnll.sweep.perform import give_up  # late: the conductor itself needs no torch
 
             give_up(job, self.folders[job], text)
-        self._settle(job, Outcome(Kind.FAILED, text))
+        self._settle(job, Outcome(Ending.FAILED, text))
 
-    def _settle(self, job: Job, outcome: Outcome) -> None:
+    def _settle(self, job: PlannedRun, outcome: Outcome) -> None:
         self.outcomes[job] = outcome
         self.display.settle(job, outcome)

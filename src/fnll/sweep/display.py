@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fnll.harness.status import Status
-from fnll.sweep.events import Begun, Event, Kind, Outcome, Said, Step
-from fnll.sweep.grid import Job
+from fnll.sweep.events import Begun, Ending, Evaluated, Event, Outcome, Said
+from fnll.sweep.grid import PlannedRun
 
 HEARTBEAT = 30.0  # seconds of silence after which plain output says what is going on
 
@@ -25,19 +25,19 @@ class Course:
     """How far a run is."""
 
     since: float
-    first: int = 0  # the round it was resumed after
-    round: int = 0
+    first: int = 0  # it was resumed after
+    step: int = 0
     rounds: int = 0
     accuracy: float | None = None
 
     @property
     def share(self) -> float:
-        return self.round / self.rounds if self.rounds else 0.0
+        return self.step / self.rounds if self.rounds else 0.0
 
     @property
     def news(self) -> float:
         """The share of the run that was done in this sweep."""
-        return (self.round - self.first) / self.rounds if self.rounds else 0.0
+        return (self.step - self.first) / self.rounds if self.rounds else 0.0
 
     def left(self, now: float) -> float | None:
         """Seconds to the end, if the rest goes like the part that was done here."""
@@ -49,9 +49,9 @@ class Tally:
 
     def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.total, self.clock, self.started = total, clock, clock()
-        self.running: dict[Job, Course] = {}
-        self.postponed: set[Job] = set()
-        self.ended: Counter[Kind] = Counter()
+        self.running: dict[PlannedRun, Course] = {}
+        self.postponed: set[PlannedRun] = set()
+        self.ended: Counter[Ending] = Counter()
         self.work = 0.0  # runs' worth of work done by runs that ended
 
     @property
@@ -67,18 +67,18 @@ class Tally:
         work = self.work + sum(course.news for course in self.running.values())
         return (self.clock() - self.started) * (1 - self.share) * self.total / work if work else None
 
-    def show(self, job: Job, event: Event) -> None:
+    def show(self, job: PlannedRun, event: Event) -> None:
         self.postponed.discard(job)
         if isinstance(event, Begun):
-            self.running[job] = Course(self.clock(), event.round, event.round, event.rounds)
-        elif isinstance(event, Step) and job in self.running:
-            self.running[job].round, self.running[job].accuracy = event.round, event.accuracy
+            self.running[job] = Course(self.clock(), event.step, event.step, event.rounds)
+        elif isinstance(event, Evaluated) and job in self.running:
+            self.running[job].step, self.running[job].accuracy = event.step, event.accuracy
 
-    def postpone(self, job: Job) -> None:
+    def postpone(self, job: PlannedRun) -> None:
         self.running.pop(job, None)
         self.postponed.add(job)
 
-    def settle(self, job: Job, outcome: Outcome) -> None:
+    def settle(self, job: PlannedRun, outcome: Outcome) -> None:
         course = self.running.pop(job, None)
         self.postponed.discard(job)
         self.ended[outcome.kind] += 1
@@ -105,25 +105,25 @@ class Plain:
         self.spoken = self.clock()
         self.console.print(text, soft_wrap=True, markup=False)
 
-    def show(self, job: Job, event: Event) -> None:
+    def show(self, job: PlannedRun, event: Event) -> None:
         self.tally.show(job, event)
         if isinstance(event, Said) and event.text not in self.warned:
             self.warned.add(event.text)  # thirty runs with one warning say it once
             self.say(f"{job}: {event.text}")
 
-    def postpone(self, job: Job) -> None:
+    def postpone(self, job: PlannedRun) -> None:
         self.tally.postpone(job)
 
-    def settle(self, job: Job, outcome: Outcome) -> None:
+    def settle(self, job: PlannedRun, outcome: Outcome) -> None:
         self.tally.settle(job, outcome)
-        if outcome.kind is not Kind.KNOWN:
+        if outcome.kind is not Ending.KNOWN:
             place = f"{self.tally.done:>{len(str(self.tally.total))}}/{self.tally.total}"
             self.say(f"{place}  {job}: {said(outcome)}")
 
     def tick(self) -> None:
         if self.clock() - self.spoken < HEARTBEAT:
             return
-        doing = [f"{job} {course.round}/{course.rounds}" for job, course in self.tally.running.items()]
+        doing = [f"{job} {course.step}/{course.rounds}" for job, course in self.tally.running.items()]
         doing += [f"{job} waits for another process" for job in self.tally.postponed]
         place = f"{self.tally.done}/{self.tally.total} done"
         self.say("  ".join(text for text in (place, time_left(self.tally.left()), ", ".join(doing)) if text))
@@ -143,7 +143,7 @@ class Terminal(Plain):
             auto_refresh=False,
             transient=True,
         )
-        self.rows: dict[Job | None, TaskID] = {}  # None is the whole sweep
+        self.rows: dict[PlannedRun | None, TaskID] = {}  # None is the whole sweep
 
     def __enter__(self) -> Self:
         self.bars.start()
@@ -156,7 +156,7 @@ class Terminal(Plain):
 
     def tick(self) -> None:
         tally, now = self.tally, self.clock()
-        gone: list[Job | None] = [job for job in self.rows if job is not None and job not in tally.running]
+        gone: list[PlannedRun | None] = [job for job in self.rows if job is not None and job not in tally.running]
         if gone or any(job not in self.rows for job in tally.running):
             gone.append(None)  # to be drawn again below the others
         for job in gone:
@@ -164,14 +164,14 @@ class Terminal(Plain):
                 self.bars.remove_task(self.rows.pop(job))
         for job, course in tally.running.items():
             accuracy = "" if course.accuracy is None else f"{course.accuracy:.1%}"
-            self._draw(job, course.share, f"{course.round}/{course.rounds}", accuracy, course.left(now))
-        failed = f"{tally.ended[Kind.FAILED]} failed" if tally.ended[Kind.FAILED] else ""
+            self._draw(job, course.share, f"{course.step}/{course.rounds}", accuracy, course.left(now))
+        failed = f"{tally.ended[Ending.FAILED]} failed" if tally.ended[Ending.FAILED] else ""
         waiting = f"{len(tally.postponed)} busy elsewhere" if tally.postponed else ""
         note = "  ".join(text for text in (failed, waiting) if text)
         self._draw(None, tally.share, f"{tally.done}/{tally.total}", note, tally.left())
         self.bars.refresh()
 
-    def _draw(self, job: Job | None, share: float, count: str, note: str, left: float | None) -> None:
+    def _draw(self, job: PlannedRun | None, share: float, count: str, note: str, left: float | None) -> None:
         fields: dict[str, Any] = {"count": count, "note": note, "left": time_left(left)}
         if job not in self.rows:
             name = escape(str(job)) if job else "all runs"
@@ -179,27 +179,27 @@ class Terminal(Plain):
         self.bars.update(self.rows[job], completed=share, **fields)
 
 
-def summarise(outcomes: Mapping[Job, Outcome], seconds: float) -> list[str]:
+def summarise(outcomes: Mapping[PlannedRun, Outcome], seconds: float) -> list[str]:
     """The lines that end a sweep: how many runs came to what, and each failure with the command that repeats it."""
     counts = Counter(outcome.kind for outcome in outcomes.values())
     diverged = Counter(outcome.kind for outcome in outcomes.values() if outcome.detail == Status.DIVERGED)
     notes = {kind: f" ({number} of them diverged)" for kind, number in diverged.items()}
-    counted = ", ".join(f"{counts[kind]} {kind}{notes.get(kind, '')}" for kind in Kind if counts[kind])
+    counted = ", ".join(f"{counts[kind]} {kind}{notes.get(kind, '')}" for kind in Ending if counts[kind])
     lines = [f"{len(outcomes)} runs in {duration(seconds)}: {counted or 'nothing to do'}"]
-    for kind in (Kind.DECLINED, Kind.FAILED):
-        reasons: defaultdict[str, list[Job]] = defaultdict(list)
+    for kind in (Ending.DECLINED, Ending.FAILED):
+        reasons: defaultdict[str, list[PlannedRun]] = defaultdict(list)
         for job, outcome in outcomes.items():
             if outcome.kind is kind:
                 reasons[outcome.detail].append(job)
         for reason, jobs in reasons.items():
             lines.append(f"{kind}: {reason}")
-            lines += [f"  {job.command}" if kind is Kind.FAILED else f"  {job}" for job in jobs]
+            lines += [f"  {job.command}" if kind is Ending.FAILED else f"  {job}" for job in jobs]
     return lines
 
 
 def said(outcome: Outcome) -> str:
     """An outcome in a few words."""
-    if outcome.kind not in (Kind.FINISHED, Kind.KNOWN):
+    if outcome.kind not in (Ending.FINISHED, Ending.KNOWN):
         return f"{outcome.kind}: {outcome.detail}"
     accuracy = Status.DIVERGED if outcome.accuracy is None else f"last10 {outcome.accuracy:.2%}"
     return f"{accuracy}  {duration(outcome.seconds)}"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from fnll.harness.status import Status
 
 
-class Kind(StrEnum):
+class Ending(StrEnum):
     """How a run of a sweep ended."""
 
     FINISHED = Status.FINISHED
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 class Outcome:
     """What became of a run."""
 
-    kind: Kind
+    kind: Ending
     detail: str = ""  # why, if it did not finish; `diverged` if it did so early
     accuracy: float | None = None  # mean of the last ten evaluations
     seconds: float = 0.0
@@ -35,15 +35,15 @@ class Begun:
     """A run has been prepared and trains from now on."""
 
     folder: str
-    round: int
+    step: int
     rounds: int
 
 
 @dataclass(frozen=True)
-class Step:
-    """A round was evaluated."""
+class Evaluated:
+    """A step of the grid was evaluated."""
 
-    round: int
+    step: int
     accuracy: float
 
 
@@ -68,5 +68,5 @@ class Lost:
     reason: str
 
 
-Event = Begun | Step | Said | Ended | Lost
+Event = Begun | Evaluated | Said | Ended | Lost
 Send = Callable[[Event], None]

@@ -31,7 +31,7 @@ Assignment = dict[str, str]  # setting, without Hydra's +, ++ and ~ → the word
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedRun:
     """One run of a sweep, as `fnll run` would be asked for it."""
 
     words: tuple[str, ...]
@@ -53,7 +53,7 @@ class Job:
 class Grid:
     """The runs of a sweep, and the settings of its launcher."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[PlannedRun, ...]
     settings: Mapping[str, Any]  # the config node `sweep`
 
 
@@ -74,13 +74,13 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
     unique = {tuple(assignment.values()): (assignment, name) for assignment, name in found}
     labels = _labels([assignment for assignment, _ in unique.values()], dirs)
     jobs = [
-        Job(words, _value(assignment.get(METHOD, name)), label, _value(assignment.get(SEED, "")), dirs)
+        PlannedRun(words, _value(assignment.get(METHOD, name)), label, _value(assignment.get(SEED, "")), dirs)
         for (words, (assignment, name)), label in zip(unique.items(), labels, strict=True)
     ]
     return Grid(tuple(jobs), settings)
 
 
-def shard(jobs: Sequence[Job], part: str) -> tuple[Job, ...]:
+def shard(jobs: Sequence[PlannedRun], part: str) -> tuple[PlannedRun, ...]:
     """Every n-th job: `2/8` is the second of eight parts that together are the whole."""
     match = re.fullmatch(r"(\d+)/(\d+)", part)
     i, n = (int(match[1]), int(match[2])) if match else (0, 0)

@@ -9,32 +9,34 @@ from typing import Any
 from fnll.errors import UserError, nearest
 from fnll.harness.config import compose
 from fnll.sweep.conductor import Launcher
-from fnll.sweep.grid import Job
+from fnll.sweep.grid import PlannedRun
 from fnll.system.files import can_write
 from fnll.system.processes import usable_cores
 
 NAMES = ("local", "submitit", "ray")
 
 
-def launcher_of(settings: Mapping[str, Any], jobs: Sequence[Job], at_once: int | None, runs_dir: Path) -> Launcher:
+def launcher_of(
+    settings: Mapping[str, Any], jobs: Sequence[PlannedRun], at_once: int | None, runs_dir: Path
+) -> Launcher:
     """The launcher that `sweep.launcher` names; `at_once` is --jobs, which only this machine needs."""
     name = settings["launcher"]
     if name == "local":
-        from fnll.sweep.local import Local, room_for
+        from fnll.sweep.machine import LocalLauncher, room_for
 
         executors = {tuple(word for word in job.words if word.lstrip("+~").startswith("executor")): job for job in jobs}
         configs = [compose(job.words, job.config_dirs).cfg for job in executors.values()]
         cores = usable_cores()
         room, spare_core = room_for(configs, min(at_once or cores, len(jobs)), cores)
-        return Local(room, spare_core=spare_core)
+        return LocalLauncher(room, spare_core=spare_core)
     if name == "submitit":
         from fnll.sweep.slurm import Submitit
 
         return Submitit(settings["submitit"], runs_dir, len(jobs))
     if name == "ray":
-        from fnll.sweep.ray import Ray
+        from fnll.sweep.ray_tasks import RayLauncher
 
-        return Ray(settings["ray"], len(jobs))
+        return RayLauncher(settings["ray"], len(jobs))
     raise UserError(f"sweep.launcher={name} is not known; {nearest(str(name), NAMES)}")
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from fnll.errors import UserError, require_integer
 from fnll.sweep import events
-from fnll.sweep.events import Ended, Event, Kind, Lost, Outcome
-from fnll.sweep.grid import Job
+from fnll.sweep.events import Ended, Ending, Event, Lost, Outcome
+from fnll.sweep.grid import PlannedRun
 from fnll.system.files import append_line
 
 FOLDER = ".submitit"  # in the store: scripts, logs and the runs' progress
@@ -40,15 +40,15 @@ class Submitit:
             raise UserError(f"sweep.submitit: {text}; sweep.submitit.cluster=local needs no SLURM") from error
         self._pending: list[_Submission] = []
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[PlannedRun]) -> None:
         parts = [tuple(jobs[i : i + self.at_a_time]) for i in range(0, len(jobs), self.at_a_time)]
         stamp = f"{time.time_ns():x}"
-        tasks = [Task(part, str(self.folder / f"progress-{stamp}-{i}.jsonl")) for i, part in enumerate(parts)]
+        tasks = [SlurmBatch(part, str(self.folder / f"progress-{stamp}-{i}.jsonl")) for i, part in enumerate(parts)]
         with self.executor.batch():  # one array job, where the system has those
             handles = [self.executor.submit(task) for task in tasks]
         self._pending += [_Submission(task, handle) for task, handle in zip(tasks, handles, strict=True)]
 
-    def events(self, timeout: float) -> list[tuple[Job, Event]]:
+    def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
         time.sleep(max(timeout, SILENCE))
         told = [event for submission in self._pending for event in submission.hear()]
         self._pending = [submission for submission in self._pending if submission.open]
@@ -62,12 +62,12 @@ class Submitit:
 class _Submission:
     """A job of the batch system as this side sees it."""
 
-    def __init__(self, task: Task, handle: Any) -> None:
+    def __init__(self, task: SlurmBatch, handle: Any) -> None:
         self.task, self.handle = task, handle
         self.open = set(range(len(task.jobs)))
         self._read = 0
 
-    def hear(self) -> list[tuple[Job, Event]]:
+    def hear(self) -> list[tuple[PlannedRun, Event]]:
         over = self.handle.done()
         told = self._progress()
         if over and self.open:
@@ -75,7 +75,7 @@ class _Submission:
             self.open.clear()
         return told
 
-    def _progress(self) -> list[tuple[Job, Event]]:
+    def _progress(self) -> list[tuple[PlannedRun, Event]]:
         """New lines of the progress file. Its last line may still be in the writing."""
         path = Path(self.task.progress)
         text = path.read_bytes()[self._read :] if path.exists() else b""
@@ -95,14 +95,14 @@ class _Submission:
         return [Lost(logs)] * len(self.task.jobs)
 
 
-class Task:
+class SlurmBatch:
     """What a job of the batch system does. If its time is up, submitit asks for the checkpoint and queues that."""
 
-    def __init__(self, jobs: tuple[Job, ...], progress: str) -> None:
+    def __init__(self, jobs: tuple[PlannedRun, ...], progress: str) -> None:
         self.jobs, self.progress, self.directory = jobs, progress, os.getcwd()
 
     def __call__(self) -> list[Outcome]:
-        from fnll.sweep.job import perform
+        from fnll.sweep.perform import perform
 
         os.chdir(self.directory)
         return [self._do(i, perform) for i in range(len(self.jobs))]
@@ -112,7 +112,7 @@ class Task:
 
         def send(event: Event) -> None:
             nonlocal spoken
-            if isinstance(event, events.Step) and time.monotonic() - spoken < SILENCE:
+            if isinstance(event, events.Evaluated) and time.monotonic() - spoken < SILENCE:
                 return
             spoken = time.monotonic()
             append_line(Path(self.progress), _encode(i, event))
@@ -134,7 +134,7 @@ def _decode(line: str) -> tuple[int, Event]:
     i, name, fields = json.loads(line)
     if name == Ended.__name__:
         outcome = fields["outcome"]
-        return i, Ended(Outcome(**{**outcome, "kind": Kind(outcome["kind"])}))
+        return i, Ended(Outcome(**{**outcome, "kind": Ending(outcome["kind"])}))
     event: Event = getattr(events, name)(**fields)
     return i, event
 

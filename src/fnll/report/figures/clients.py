@@ -163,7 +163,7 @@ def _stage(store: Store, run_id: str, fact: dict[str, Any]) -> str:
     if "stage" in fact:
         return str(fact["stage"])
     steps = store.metrics[store.metrics["run_id"] == run_id]
-    return str(dict(zip(steps["round"], steps["stage"], strict=True)).get(fact["round"], "given"))
+    return str(dict(zip(steps["step"], steps["stage"], strict=True)).get(fact["step"], "given"))
 
 
 def _mixture(store: Store, run_id: str, name: str, t: int, values: np.ndarray) -> Mixture:

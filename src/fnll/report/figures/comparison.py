@@ -14,7 +14,7 @@ from fnll.errors import UserError
 from fnll.harness.metrics import metric_of
 from fnll.plotting.style import panels, styled
 from fnll.report.analysis import Analysis
-from fnll.report.grid import SYMBOLS, show, sortable
+from fnll.report.cells import SYMBOLS, show, sortable
 
 
 def regime_map(analysis: Analysis, x: str = "noise.rho", y: str = "noise.tau") -> Figure:

@@ -1,4 +1,4 @@
-"""Curves over rounds, client updates, bytes or seconds, with bands over seeds."""
+"""Curves over evaluated steps, client updates, bytes or seconds, with bands over seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fnll.plotting.palette import Look, looks
 from fnll.plotting.style import legend_below, panels, styled, whole_numbers
 
 AXES = {
-    "round": "round",
+    "step": "step (m client updates each)",
     **{key: metric_of(key).words for key in ("comm/client_updates", "comm/bytes", "time/total_s")},
 }
 FEW = 10  # points that are marked: some diagnostics come once a stage
@@ -46,7 +46,7 @@ def band(frame: pd.DataFrame, x: str, y: str) -> Band:
 
 
 def curves(
-    frame: pd.DataFrame, x: str = "round", y: str = "test/accuracy", cells: Sequence[str] | None = None
+    frame: pd.DataFrame, x: str = "step", y: str = "test/accuracy", cells: Sequence[str] | None = None
 ) -> Figure:
     """`y` against `x`, one panel per cell: mean over seeds with a band of one standard deviation.
 
@@ -65,7 +65,7 @@ def curves(
     return figure
 
 
-def diagnostics(frame: pd.DataFrame, x: str = "round", keys: Sequence[str] | None = None) -> Figure:
+def diagnostics(frame: pd.DataFrame, x: str = "step", keys: Sequence[str] | None = None) -> Figure:
     """Every diagnostic that methods recorded, one panel each; give it the rows of one cell."""
     shown = recorded_diagnostics(frame) if keys is None else list(keys)
     styles = _looks(frame)
@@ -85,7 +85,7 @@ def recorded_diagnostics(frame: pd.DataFrame) -> list[str]:
     return [key for key in map(str, frame) if group_of(key).diagnostic and frame[key].notna().any()]
 
 
-def label_quality(frame: pd.DataFrame, x: str = "round") -> Figure:
+def label_quality(frame: pd.DataFrame, x: str = "step") -> Figure:
     """Label precision and label recall of the samples methods train on (FedRN, figure 3)."""
     return diagnostics(frame, x, ["select/precision", "select/recall"])
 
@@ -115,7 +115,7 @@ def _label(axes: Sequence[Axes], x: str, y: str) -> None:
         ax.set_ylabel(metric_of(y).words if ax.yaxis.get_tick_params().get("labelleft", True) else "")
         if metric_of(y).is_fraction:
             ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-        if x == "round":
+        if x == "step":
             whole_numbers(ax.xaxis)
         if x == "comm/bytes":
             ax.xaxis.set_major_formatter(EngFormatter("B"))

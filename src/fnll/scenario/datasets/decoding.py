@@ -105,7 +105,7 @@ def decoded(source: Source, names: Sequence[str], decoder: Decoder) -> InMemory:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedArrays:
     """Arrays in the cache, memory-mapped."""
 
     arrays: Mapping[str, Tensor]
@@ -115,7 +115,9 @@ class Kept:
         return InMemory(self.arrays[name], known_digest=self.digests[name])
 
 
-def kept_of(source: Source, names: Sequence[str], recipe: object, build: Callable[[Path, Source], None]) -> Kept:
+def kept_of(
+    source: Source, names: Sequence[str], recipe: object, build: Callable[[Path, Source], None]
+) -> CachedArrays:
     """The arrays that `build` makes from the content of files; files of the same content are not decoded again."""
     content = content_of(source, names)
 
@@ -127,7 +129,7 @@ def kept_of(source: Source, names: Sequence[str], recipe: object, build: Callabl
     return kept([recipe, content], watched)
 
 
-def kept(made_from: Sequence[object], build: Callable[[Path], None]) -> Kept:
+def kept(made_from: Sequence[object], build: Callable[[Path], None]) -> CachedArrays:
     """The arrays that `build` writes as .npy files, cached under a hash of `made_from` and checked when read."""
     key = hashlib.blake2b("\0".join(map(repr, (VERSION, *made_from))).encode(), digest_size=12).hexdigest()
 
@@ -136,13 +138,13 @@ def kept(made_from: Sequence[object], build: Callable[[Path], None]) -> Kept:
         digests = {file.stem: content_digest(open_memmap(file, mode="r")) for file in folder.glob("*.npy")}
         write_atomic(folder / "digests.json", json.dumps(digests))
 
-    def read(folder: Path) -> Kept:
+    def read(folder: Path) -> CachedArrays:
         digests = json.loads((folder / "digests.json").read_text())
         arrays = {name: open_memmap(folder / f"{name}.npy", mode="c") for name in digests}
         for name, array in arrays.items():
             if content_digest(array) != digests[name]:
                 raise ValueError(f"{name}.npy has changed since it was written")
-        return Kept({name: torch.from_numpy(array) for name, array in arrays.items()}, digests)
+        return CachedArrays({name: torch.from_numpy(array) for name, array in arrays.items()}, digests)
 
     return cached(f"images/{key}", write, read)
 

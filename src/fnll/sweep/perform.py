@@ -14,10 +14,10 @@ from fnll.harness.config import compose
 from fnll.harness.execute import execute, prepare_or_record, told
 from fnll.harness.folder import BusyError, DeclinedError, RunFolder, StoreError
 from fnll.harness.loggers import watchers
-from fnll.harness.prepare import Experiment, prepare
+from fnll.harness.prepare import Run, prepare
 from fnll.harness.status import Status, status_in
-from fnll.sweep.events import Begun, Kind, Outcome, Send, Step
-from fnll.sweep.grid import Job
+from fnll.sweep.events import Begun, Ending, Evaluated, Outcome, Send
+from fnll.sweep.grid import PlannedRun
 
 
 class Reporter:
@@ -27,14 +27,14 @@ class Reporter:
         self.send = send
         self.began = False
 
-    def start(self, experiment: Experiment, folder: RunFolder) -> None:
+    def start(self, run: Run, folder: RunFolder) -> None:
         self.began = True
         rows = folder.rows()
         path = str(folder.path.resolve())
-        self.send(Begun(path, rows[-1]["round"] if rows else 0, experiment.cfg.rounds))
+        self.send(Begun(path, rows[-1]["step"] if rows else 0, run.cfg.rounds))
 
     def step(self, row: dict[str, Any], facts: list[dict[str, Any]], rounds: int) -> None:
-        self.send(Step(row["round"], row["test/accuracy"]))
+        self.send(Evaluated(row["step"], row["test/accuracy"]))
 
     def finish(self, summary: dict[str, Any]) -> None:
         """The outcome says it."""
@@ -43,7 +43,7 @@ class Reporter:
         """Again, the outcome says it."""
 
 
-def perform(job: Job, send: Send, *, spare_core: bool | None = None) -> Outcome:
+def perform(job: PlannedRun, send: Send, *, spare_core: bool | None = None) -> Outcome:
     """Do one run, or find out why not. Raises nothing that a run can cause: other runs are waiting."""
     started = time.monotonic()
     reporter = Reporter(send)
@@ -53,26 +53,26 @@ def perform(job: Job, send: Send, *, spare_core: bool | None = None) -> Outcome:
         mirrors = watchers(request)
         summary = execute(prepare_or_record(request), [reporter, *mirrors], spare_core=spare_core)
     except BusyError as error:
-        return Outcome(Kind.BUSY, str(error))
+        return Outcome(Ending.BUSY, str(error))
     except StoreError as error:
-        return Outcome(Kind.BLOCKED, str(error))
+        return Outcome(Ending.BLOCKED, str(error))
     except DeclinedError as error:
-        return Outcome(Kind.DECLINED, str(error))
+        return Outcome(Ending.DECLINED, str(error))
     except Exception as error:
-        return Outcome(Kind.FAILED, told(error), seconds=time.monotonic() - started)
-    kind = Kind.FINISHED if reporter.began else Kind.KNOWN
+        return Outcome(Ending.FAILED, told(error), seconds=time.monotonic() - started)
+    kind = Ending.FINISHED if reporter.began else Ending.KNOWN
     detail = Status.DIVERGED if summary["diverged"] else ""
     return Outcome(kind, detail, summary["test/accuracy"]["last10"], time.monotonic() - started)
 
 
-def status(job: Job) -> tuple[str, str]:
+def status(job: PlannedRun) -> tuple[str, str]:
     """Run id and state of a run, without doing it: new, unfinished, finished, declined or failed."""
-    experiment = prepare(compose(job.words, job.config_dirs))
-    folder = Path(experiment.cfg.runs_dir) / experiment.run_id
-    return experiment.run_id, status_in(folder) if folder.exists() else "new"
+    run = prepare(compose(job.words, job.config_dirs))
+    folder = Path(run.cfg.runs_dir) / run.run_id
+    return run.run_id, status_in(folder) if folder.exists() else "new"
 
 
-def give_up(job: Job, folder: str, reason: str) -> None:
+def give_up(job: PlannedRun, folder: str, reason: str) -> None:
     """Record in its folder that a run failed whose process could not do so itself."""
     run = RunFolder(Path(folder))
     try:

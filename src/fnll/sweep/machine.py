@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection, wait
 from omegaconf import DictConfig, OmegaConf
 
 from fnll.sweep.events import Ended, Event, Lost
-from fnll.sweep.grid import Job
+from fnll.sweep.grid import PlannedRun
 from fnll.system.processes import GONE
 
-PRELOAD = ["fnll.sweep.worker"]  # imported once, by the fork server
+PRELOAD = ["fnll.sweep.runner"]  # imported once, by the fork server
 TIMEOUT = 5.0  # seconds that idle workers get to leave by themselves
 
 
@@ -42,7 +42,7 @@ def cores_of(cfg: DictConfig, usable: int) -> int:
     return threads * int(cfg.executor.workers or max(1, usable // threads))
 
 
-class Local:
+class LocalLauncher:
     """Worker processes on this machine."""
 
     patience = 2.0
@@ -51,21 +51,21 @@ class Local:
         self.room, self.spare_core = room, spare_core
         self.manner = f"{room} at a time"
         self._idle: list[Worker] = []
-        self._busy: dict[Worker, Job] = {}
+        self._busy: dict[Worker, PlannedRun] = {}
         warm_up()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[PlannedRun]) -> None:
         for job in jobs:
             worker = self._idle.pop() if self._idle else Worker(self.spare_core)
             self._busy[worker] = job
             worker.take(job)
 
-    def events(self, timeout: float) -> list[tuple[Job, Event]]:
+    def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
         handles = {handle: worker for worker in self._busy for handle in (worker.connection, worker.process.sentinel)}
         ready = {handles[handle]: None for handle in wait(list(handles), timeout)}  # type: ignore[index]
         return [event for worker in ready for event in self._hear(worker)]
 
-    def _hear(self, worker: Worker) -> list[tuple[Job, Event]]:
+    def _hear(self, worker: Worker) -> list[tuple[PlannedRun, Event]]:
         job = self._busy[worker]
         alive = worker.alive
         told = worker.hear()  # after `alive`, so that nothing can come later from a dead worker
@@ -104,8 +104,8 @@ class Worker:
     def alive(self) -> bool:
         return self.process.is_alive()
 
-    def take(self, job: Job) -> None:
-        with suppress(*GONE):  # if it died meanwhile, `Local.events` finds out
+    def take(self, job: PlannedRun) -> None:
+        with suppress(*GONE):  # if it died meanwhile, `LocalLauncher.events` finds out
             self.connection.send(job)
 
     def hear(self) -> list[Event]:
@@ -132,7 +132,7 @@ class Worker:
 
 
 def _serve(connection: Connection, directory: str, spare_core: bool) -> None:
-    from fnll.sweep.worker import serve  # late: this process needs no torch, and the fork server has it already
+    from fnll.sweep.runner import serve  # late: this process needs no torch, and the fork server has it already
 
     serve(connection, directory, spare_core)
 

@@ -18,7 +18,7 @@ from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import compose
 from fnll.harness.folder import RunFolder
 from fnll.harness.observer import Observer
-from fnll.harness.prepare import Experiment, check_settings, device_of, made, scenario_of
+from fnll.harness.prepare import Run, check_settings, device_of, made, scenario_of
 from fnll.images import Augmentation, HorizontalFlip, InMemory, RandomCrop, Transform
 from fnll.local import LocalSpec
 from fnll.scenario.scenario import Dataset
@@ -34,8 +34,8 @@ LENET = (
 )  # fmt: skip
 
 
-def experiment_of(words: Sequence[str]) -> Experiment:
-    """The experiment that Hydra overrides describe; `dataset=synthetic` is drawn as plain uniform pixels.
+def run_of(words: Sequence[str]) -> Run:
+    """The run that Hydra overrides describe; `dataset=synthetic` is drawn as plain uniform pixels.
 
     Class structure costs nothing in training and much in preparation. Every other data set is the real one.
     """
@@ -43,7 +43,7 @@ def experiment_of(words: Sequence[str]) -> Experiment:
     check_settings(request.cfg)
     cfg = request.cfg
     dataset = uniform_images(cfg.dataset) if request.choices["dataset"] == "synthetic" else made(cfg.dataset, "dataset")
-    return Experiment(request, dataset, *scenario_of(cfg, dataset), device_of(cfg.device))
+    return Run(request, dataset, *scenario_of(cfg, dataset), device_of(cfg.device))
 
 
 def uniform_images(cfg: DictConfig) -> Dataset:
@@ -62,9 +62,9 @@ def uniform_images(cfg: DictConfig) -> Dataset:
     return Dataset("uniform", train, labels, test, test_labels, cfg.classes, transform)
 
 
-def local_of(experiment: Experiment) -> LocalSpec:
-    """How the experiment's clients train."""
-    spec: LocalSpec = made(experiment.cfg.local, "local")
+def local_of(run: Run) -> LocalSpec:
+    """How the run's clients train."""
+    spec: LocalSpec = made(run.cfg.local, "local")
     return spec
 
 
@@ -85,35 +85,34 @@ class _Listener:
         """Nothing to release."""
 
 
-def first_calls(experiment: Experiment) -> list[Call]:
+def first_calls(run: Run) -> list[Call]:
     """What the method's server asks of its clients first: a round of training."""
     try:
-        play(experiment, _Listener(), 1)
+        play(run, _Listener(), 1)
     except _AskedError as asked:
         return list(asked.args[0])
-    raise UserError(f"method={experiment.request.name} asks nothing of its clients in its first round")
+    raise UserError(f"method={run.request.name} asks nothing of its clients in its first round")
 
 
-def clients_of(experiment: Experiment, calls: Sequence[Call]) -> list[Client]:
+def clients_of(run: Run, calls: Sequence[Call]) -> list[Client]:
     """The clients of `calls` as their jobs see them."""
     return [
-        experiment.scenario.client(c.client, t=c.t, memory=c.memory, labels=c.labels, seed=c.seed, device=CPU)
-        for c in calls
+        run.scenario.client(c.client, t=c.t, memory=c.memory, labels=c.labels, seed=c.seed, device=CPU) for c in calls
     ]
 
 
-def trained(experiment: Experiment, calls: Sequence[Call]) -> int:
+def trained(run: Run, calls: Sequence[Call]) -> int:
     """Samples that the clients of `calls` go through."""
-    return sum(experiment.scenario.sizes[call.client] for call in calls) * local_of(experiment).epochs
+    return sum(run.scenario.sizes[call.client] for call in calls) * local_of(run).epochs
 
 
 @contextmanager
-def observed(experiment: Experiment, *, overlap: bool) -> Iterator[Observer]:
+def observed(run: Run, *, overlap: bool) -> Iterator[Observer]:
     """An observer that writes to a folder which is gone afterwards."""
     with temporary_folder() as place:
         folder = RunFolder(place / "run")
         folder.open()
-        observer = Observer(experiment, folder, Checkpoints(folder.path / "checkpoint", "bench"), [], overlap)
+        observer = Observer(run, folder, Checkpoints(folder.path / "checkpoint", "bench"), [], overlap)
         try:
             yield observer
         finally:
@@ -121,9 +120,9 @@ def observed(experiment: Experiment, *, overlap: bool) -> Iterator[Observer]:
             folder.close()
 
 
-def play(experiment: Experiment, executor: Executor, count: int, observer: Observer | None = None) -> None:
-    """The first `count` rounds of an experiment, as `fnll run` does them."""
-    rounds = federate(experiment.method, executor, experiment.world, budget=experiment.budget, seed=experiment.cfg.seed)
+def play(run: Run, executor: Executor, count: int, observer: Observer | None = None) -> None:
+    """The first `count` rounds of a run, as `fnll run` does them."""
+    rounds = federate(run.method, executor, run.world, budget=run.budget, seed=run.cfg.seed)
     for snapshot, ledger in islice(rounds, count):
         if observer is not None:
             observer.see(snapshot, ledger)

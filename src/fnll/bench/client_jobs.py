@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from fnll.bench.clock import Clock, instrumented
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, Timing
-from fnll.bench.worlds import experiment_of, play
+from fnll.bench.subjects import play, run_of
 from fnll.errors import UserError
 from fnll.executors import Serial
 from fnll.executors.numerics import limit_threads
 from fnll.executors.vectorised import Vectorised
 from fnll.federation import Executor
-from fnll.harness.prepare import Experiment
+from fnll.harness.prepare import Run
 from fnll.types import Call, Update
 
 WORLD = ("dataset=digits", "model=small_cnn", "num_clients=20", "fraction=0.5", "noise.rho=0.6", "noise.tau=0.5")
@@ -33,8 +33,8 @@ def measure(words: Sequence[str], repeat: int) -> Result:
     claims: list[Claim] = []
     seconds: dict[str, dict[str, float]] = {}
     for case, (job, t, own) in CASES.items():
-        experiment = experiment_of((*WORLD, *own, *words))
-        found, phases = _compared(experiment, calls_of(experiment, job, t), repeat)
+        run = run_of((*WORLD, *own, *words))
+        found, phases = _compared(run, calls_of(run, job, t), repeat)
         serial, *others = found
         timings |= {f"{case}: {name}": timing for name, timing in found.items()}
         seconds |= {f"{case}: {name}": parts for name, parts in phases.items()}
@@ -63,18 +63,16 @@ class _Listening:
         self.serial.close()
 
 
-def calls_of(experiment: Experiment, job: str, t: int) -> list[Call]:
+def calls_of(run: Run, job: str, t: int) -> list[Call]:
     """What the server asks of its clients in round `t` under the name of `job`."""
-    listening = _Listening(Serial(experiment.scenario))
-    play(experiment, listening, t + 1)
+    listening = _Listening(Serial(run.scenario))
+    play(run, listening, t + 1)
     if job not in listening.calls:
-        raise UserError(f"method={experiment.request.name} has not asked for {job} by round {t}")
+        raise UserError(f"method={run.request.name} has not asked for {job} by round {t}")
     return listening.calls[job]
 
 
-def _compared(
-    experiment: Experiment, calls: Sequence[Call], repeat: int
-) -> tuple[dict[str, Timing], dict[str, dict[str, float]]]:
+def _compared(run: Run, calls: Sequence[Call], repeat: int) -> tuple[dict[str, Timing], dict[str, dict[str, float]]]:
     clock = Clock()
     spent: dict[str, list[dict[str, float]]] = defaultdict(list)
 
@@ -89,8 +87,8 @@ def _compared(
 
         return run
 
-    vectorised = Vectorised(experiment.scenario)
-    variants = {"serial, 1 thread": variant("serial, 1 thread", Serial(experiment.scenario), 1)}
+    vectorised = Vectorised(run.scenario)
+    variants = {"serial, 1 thread": variant("serial, 1 thread", Serial(run.scenario), 1)}
     for name, threads in (("vectorised, 1 thread", 1), ("vectorised, 2 threads", 2)):
         variants[name] = variant(name, vectorised, threads)
     try:

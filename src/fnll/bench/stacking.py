@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.result import Claim, Result, Timing, faster
-from fnll.bench.worlds import experiment_of, first_calls, trained
+from fnll.bench.subjects import first_calls, run_of, trained
 from fnll.executors import Serial
 from fnll.executors.numerics import limit_threads
 from fnll.executors.vectorised import Vectorised
@@ -35,9 +35,9 @@ def measure(words: Sequence[str], repeat: int) -> Result:
 
 
 def _compared(words: Sequence[str], repeat: int) -> dict[str, Timing]:
-    experiment = experiment_of(words)
-    calls = first_calls(experiment)
-    samples = trained(experiment, calls)
+    run = run_of(words)
+    calls = first_calls(run)
+    samples = trained(run, calls)
 
     def variant(executor: Executor, threads: int) -> Variant:
         def run(watch: Stopwatch) -> int:
@@ -48,8 +48,8 @@ def _compared(words: Sequence[str], repeat: int) -> dict[str, Timing]:
 
         return run
 
-    executor = Vectorised(experiment.scenario)
-    variants = {"serial, 1 thread": variant(Serial(experiment.scenario), 1)}
+    executor = Vectorised(run.scenario)
+    variants = {"serial, 1 thread": variant(Serial(run.scenario), 1)}
     for threads in THREADS:
         variants[f"vectorised, {threads} thread{'s' if threads > 1 else ''}"] = variant(executor, threads)
     try:

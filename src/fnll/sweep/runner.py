@@ -18,7 +18,7 @@ import torchmetrics  # noqa: F401
 import fnll.local
 import fnll.methods  # noqa: F401
 from fnll.sweep.events import Ended, Event, Said, Send
-from fnll.sweep.job import perform
+from fnll.sweep.perform import perform
 from fnll.system.processes import GONE
 
 

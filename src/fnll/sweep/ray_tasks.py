@@ -10,11 +10,11 @@ from typing import Any
 
 from fnll.errors import UserError, require, require_at_least, require_positive
 from fnll.sweep.events import Ended, Event, Lost, Outcome
-from fnll.sweep.grid import Job
+from fnll.sweep.grid import PlannedRun
 from fnll.system.processes import usable_cores
 
 
-class Ray:
+class RayLauncher:
     """Every run a task of its own; Ray starts as many as the cluster has room for and reuses their processes."""
 
     patience = 5.0
@@ -30,23 +30,23 @@ class Ray:
             self._connect(address)
         self._task = self._ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0)(_perform)
         self._queue = queues.Queue(actor_options={"num_cpus": 0})
-        self._running: dict[Any, tuple[int, Job]] = {}  # by the reference to the outcome
-        self._jobs: dict[int, Job] = {}  # what the numbers in the queue mean
+        self._running: dict[Any, tuple[int, PlannedRun]] = {}  # by the reference to the outcome
+        self._jobs: dict[int, PlannedRun] = {}  # what the numbers in the queue mean
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[PlannedRun]) -> None:
         for job in jobs:
             number = len(self._jobs)
             self._jobs[number] = job
             self._running[self._task.remote(number, job, self._queue, os.getcwd())] = number, job
 
-    def events(self, timeout: float) -> list[tuple[Job, Event]]:
+    def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
         done, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=timeout)
         open_numbers = {number for number, _ in self._running.values()}
         said = self._queue.get_nowait_batch(self._queue.qsize())
         told = [(self._jobs[number], event) for number, event in said if number in open_numbers]
         return told + [self._settle(reference) for reference in done]
 
-    def _settle(self, reference: Any) -> tuple[Job, Event]:
+    def _settle(self, reference: Any) -> tuple[PlannedRun, Event]:
         _, job = self._running.pop(reference)
         try:
             return job, Ended(self._ray.get(reference))
@@ -75,8 +75,8 @@ class Ray:
             ) from error
 
 
-def _perform(number: int, job: Job, queue: Any, directory: str) -> Outcome:
-    from fnll.sweep.job import perform
+def _perform(number: int, job: PlannedRun, queue: Any, directory: str) -> Outcome:
+    from fnll.sweep.perform import perform
 
     require(
         os.path.isdir(directory), f"this node has no folder {directory}; start the sweep in one that all nodes share"

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fnll.report.folders import Run
+from fnll.report.folders import StoredRun
 
 GROUPS = ("dataset", "partition", "noise", "model")
 BUDGET = ("num_clients", "fraction", "rounds")
@@ -56,7 +56,7 @@ class Place:
     cell: Cell
 
 
-def arrange(runs: Sequence[Run]) -> tuple[list[Place], list[Cell]]:
+def arrange(runs: Sequence[StoredRun]) -> tuple[list[Place], list[Cell]]:
     """The place of every run, and the cells in reading order."""
     settings = [_settings(run) for run in runs]
     names = [method_name(run) for run in runs]
@@ -84,14 +84,14 @@ def show(value: Hashable) -> str:
     return WORDS[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def method_name(run: Run) -> str:
+def method_name(run: StoredRun) -> str:
     """The method as it was asked for on the command line."""
     name = str(run.summary.get("method") or run.choices.get("method") or run.run_id.rsplit("-", 1)[0])
     inside = [chosen for slot, chosen in sorted(run.choices.items()) if slot.startswith("method@")]
     return " + ".join([name, *inside])
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: StoredRun) -> dict[str, Any]:
     """The settings of a run that may appear in a label."""
     kept = {
         key: value
