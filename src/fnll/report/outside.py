@@ -26,7 +26,7 @@ from fnll.report.table import Entry, Row, Table, signed
 COUNTS = ("round", "row", "step")  # what the evaluations may be counted by
 SHORT = {"rho": "noise.rho", "tau": "noise.tau"}  # settings that papers write without their group
 METRIC = "test/accuracy"
-STEP = "round"  # our place on the common grid
+STEP = "step"  # our place on the common grid
 RULES = ("best", "last10")
 
 

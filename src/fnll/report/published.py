@@ -14,8 +14,8 @@ import pandas as pd
 from fnll.errors import UserError
 from fnll.harness.status import Status
 from fnll.published import Printed, Record, differences, matches, table, tables
-from fnll.report.folders import Run, read_run
-from fnll.report.grid import method_name, show
+from fnll.report.cells import method_name, show
+from fnll.report.folders import StoredRun, read_run
 from fnll.report.measured import values_of
 from fnll.report.store import Store
 
@@ -81,7 +81,7 @@ def _finished(store: Store) -> pd.DataFrame:
     return store.runs[store.runs["status"] == Status.FINISHED]
 
 
-def described(run: Run) -> dict[str, Any]:
+def described(run: StoredRun) -> dict[str, Any]:
     """A run's choices and dotted settings in one mapping."""
     choices = {group: chosen for group, chosen in run.choices.items() if "@" not in group}
     inside = {f"{slot.partition('@')[2]}": chosen for slot, chosen in run.choices.items() if "@" in slot}

@@ -43,7 +43,11 @@ def reference_curves(found: Sequence[Overlay]) -> Figure:
             _curve(ax, overlay.theirs, "trial", "#222222", "dashed", "theirs")
             low = min(float(np.quantile(part["y"], 0.05)) for part in (overlay.ours, overlay.theirs))
             ax.set_ylim(bottom=low - 0.02)  # what the first rounds climb through tells nothing apart
-            ax.set(title=f"{overlay.method} · {overlay.cell}", xlabel="round", ylabel="test accuracy")
+            ax.set(
+                title=f"{overlay.method} · {overlay.cell}",
+                xlabel="step (m client updates each)",
+                ylabel="test accuracy",
+            )
             ax.yaxis.set_major_formatter(PercentFormatter(1.0))
             whole_numbers(ax.xaxis)
         legend_below(figure, axes[:1])
