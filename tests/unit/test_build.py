@@ -21,7 +21,7 @@ from fnll.scenario.partition.partitions import Iid
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NOISES = sorted(path.stem for path in (CONFIGS / "noise").glob("*.yaml"))
-PARTITIONS = sorted(path.stem for path in (CONFIGS / "partition").glob("*.yaml"))
+PARTITIONS = sorted({path.stem for path in (CONFIGS / "partition").glob("*.yaml")} - {"given"})  # which draws nothing
 
 
 def configured(group: str, name: str, *overrides: str) -> Any:

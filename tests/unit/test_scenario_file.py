@@ -31,7 +31,7 @@ from fnll.scenario.partition.partitions import Iid
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NOISES = sorted(path.stem for path in (CONFIGS / "noise").glob("*.yaml"))
-PARTITIONS = sorted(path.stem for path in (CONFIGS / "partition").glob("*.yaml"))
+PARTITIONS = sorted({path.stem for path in (CONFIGS / "partition").glob("*.yaml")} - {"given"})  # which draws nothing
 NOISE = RhoTau(0.6, 0.5, "exact", "all")
 DATA = ["dataset=synthetic", "dataset.samples=200", "dataset.test_samples=40", "dataset.classes=4", "dataset.size=4"]
 MADE = [*DATA, "partition=shards", "partition.per_client=3", "noise.rho=0.8", "num_clients=8", "scenario_seed=5"]

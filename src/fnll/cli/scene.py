@@ -16,9 +16,10 @@ from rich.table import Table
 
 from fnll.errors import UserError
 from fnll.harness.config import Request, command, compose
-from fnll.harness.prepare import check_settings, made, scenario_of
+from fnll.harness.prepare import check_settings, made, scenario_of, with_given_clients
 from fnll.harness.provenance import described, made_with
 from fnll.scenario.card import Card, card
+from fnll.scenario.datasets.rows import guarded
 from fnll.scenario.file import save
 from fnll.scenario.scenario import Dataset
 from fnll.system.files import inside, make_folder, write_file
@@ -51,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
     check_settings(request.cfg)
     known_as = described(request)
     dataset: Dataset = made(request.cfg.dataset, "dataset")
+    known_as = with_given_clients(known_as, dataset)
     scenario, truth = scenario_of(request.cfg, dataset)
     facts = card(scenario, truth, dataset.class_names)
     chosen = _clients(args.clients, facts.num_clients)
@@ -108,7 +110,9 @@ def _write(facts: Card, folder: Path, chosen: Sequence[int]) -> list[Path]:
         chosen = sorted(int(k) for k in noisiest if facts.realised[k] > 0)
     try:
         table = inside(make_folder(folder), "clients.csv")
-        write_file(table, facts.table().to_csv(index=False))
+        clients = facts.table()
+        clients["client"] = clients["client"].map(guarded)
+        write_file(table, clients.to_csv(index=False))
         return [table, *draw(facts, folder, chosen)]
     except OSError as error:
         raise UserError(f"cannot write to --out {folder}: {error.strerror or error}") from error
@@ -208,7 +212,7 @@ def _table(facts: Card, rows: Sequence[tuple[int, str]]) -> Table:
         chart = [_chart(facts.counts[k])] if charted else []
         said = "; ".join(text for text in (why, remarks[k]) if text)
         levels = (_level(facts.nominal[k]), _level(facts.realised[k]))
-        table.add_row(str(k), f"{facts.sizes[k]:,}", *present, *levels, *chart, escape(said))
+        table.add_row(escape(facts.called(k)), f"{facts.sizes[k]:,}", *present, *levels, *chart, escape(said))
     return table
 
 

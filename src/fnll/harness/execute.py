@@ -23,6 +23,7 @@ from fnll.harness.manifest import describe, facts_of
 from fnll.harness.observer import Observer, Progress, overlaps
 from fnll.harness.prepare import Run, prepare
 from fnll.harness.status import Status
+from fnll.scenario.scenario import CLEAN
 from fnll.system.files import remove_folder, write_atomic
 from fnll.weights import all_finite
 
@@ -153,6 +154,7 @@ def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bo
         "origin": run.scenario.origin,
         "exact": executor.exact,
         "protocol": run.cfg.protocol,
+        **({"test_truth": run.truth.test_truth} if run.truth.test_truth != CLEAN else {}),
     }
     summary = folder.finish(facts, diverged=diverged, rounds=run.cfg.rounds)
     for watcher in watchers:

@@ -19,7 +19,10 @@ from fnll.harness.config import GROUPS, Request, config_dir
 NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment", "sweep")
 WITHIN = {
     "eval": ("overlap",),
-    "dataset": ("root", "download", "labels"),  # where the data lie; the fingerprint says what they are
+    "dataset": (
+        *("root", "download", "labels", "file"),  # where the data lie; the fingerprint says what they are
+        *("clean", "holdout"),  # told by the noise, and by the fingerprint
+    ),
     "scenario": ("path",),
 }
 BUILT = ("partition", "noise", "scenario")  # groups that the fingerprint tells the outcome of

@@ -20,6 +20,7 @@ from fnll.harness.folder import FORMAT, RunFolder
 from fnll.harness.identity import code_of, settings
 from fnll.harness.making import privileges
 from fnll.harness.prepare import Run, numerics_of
+from fnll.scenario.scenario import CLEAN
 from fnll.system.files import write_atomic, write_json
 
 
@@ -65,6 +66,8 @@ def facts_of(run: Run) -> dict[str, Any]:
         "privileges": privileges(method),
         "shares": _shares(run),
         "num_clients": len(scenario.shards),
+        **({"client_names": scenario.client_names} if scenario.client_names else {}),
+        **({"test_truth": truth.test_truth} if truth.test_truth != CLEAN else {}),
         "nominal": truth.nominal,
         "realised": truth.realised,
     }

@@ -24,9 +24,10 @@ from fnll.harness.config import Request, store_of
 from fnll.harness.making import completed, networks
 from fnll.harness.moved import new_home
 from fnll.harness.provenance import described
+from fnll.images import content_digest
 from fnll.lengths import Horizon
 from fnll.net import Net
-from fnll.scenario.scenario import Dataset, Scenario, Truth
+from fnll.scenario.scenario import Dataset, GivenByData, Scenario, Truth
 
 WALK = "shuffled"  # how evaluation passes go where the order matters; in the ids of such runs only
 COMPLETED = ("scenario", "model", "method", "executor")  # groups whose things need more than their YAML can say
@@ -110,7 +111,13 @@ class Run:
             device=self.device.type,
             fingerprint=self.scenario.fingerprint,
             **({"walk": WALK} if self.batch_dependent else {}),
+            **self._review(),
         )
+
+    def _review(self) -> dict[str, str]:
+        """A hash of labels that somebody reviewed: they change what is recorded, and no fingerprint tells them."""
+        known = self.dataset.reviewed
+        return {} if known is None else {"reviewed": content_digest(known.numpy())}
 
 
 def __getattr__(name: str) -> Any:
@@ -129,6 +136,7 @@ def prepare(request: Request) -> Run:
     if cfg.precision == "16-mixed" and device.type == "cpu":  # Lightning would quietly compute in bfloat16
         raise UserError("precision=16-mixed needs a GPU; type precision=bf16-mixed, or 32-true")
     dataset: Dataset = made(cfg.dataset, "dataset")
+    known_as = with_given_clients(known_as, dataset)
     scenario, truth = scenario_of(cfg, dataset)
     run = Run(known_as, dataset, scenario, truth, device)
     run.check()
@@ -151,6 +159,21 @@ def check_settings(cfg: DictConfig) -> None:
     require_at_least("checkpoint_seconds", cfg.checkpoint_seconds, 0, "at most one checkpoint in so many seconds")
     store_of(cfg)
     require(cfg.protocol in ("shared", "paper"), f"protocol is shared or paper, got {cfg.protocol!r}")
+
+
+def with_given_clients(request: Request, dataset: Dataset) -> Request:
+    """The request with the number of clients that the data name, where the partition takes those."""
+    if not issubclass(
+        get_class(str(OmegaConf.select(request.cfg, "partition._target_", default="builtins.object"))), GivenByData
+    ):
+        return request
+    count = len(dataset.client_names)
+    typed = [word for word in request.overrides if re.match(r"\+{0,2}num_clients=", word)]
+    if typed and dataset.owners is not None and request.cfg.num_clients != count:
+        raise UserError(f"{dataset.name} names {count} clients, and {typed[-1]} was typed; leave it out")
+    cfg = request.cfg.copy()
+    cfg.num_clients = max(1, count)
+    return replace(request, cfg=cfg)
 
 
 def scenario_of(cfg: DictConfig, dataset: Dataset) -> tuple[Scenario, Truth]:

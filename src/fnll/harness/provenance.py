@@ -16,7 +16,7 @@ from fnll.scenario.file import about
 
 FROM_FILE = ("partition", "noise", "num_clients", "scenario_seed")  # what decides nothing once there is a file
 BUILD = "fnll.scenario.build"
-PLACES = ("root", "download", "labels")  # where a data set's files lie; its digest says what they are
+PLACES = ("root", "download", "labels", "file")  # where a data set's files lie; its digest says what they are
 
 
 def made_with(request: Request) -> dict[str, Any]:

@@ -12,7 +12,17 @@ from torch import Tensor
 
 from fnll.errors import UserError
 from fnll.scenario.legacy import require_published_order
-from fnll.scenario.scenario import Dataset, Noise, Partition, Scenario, Shards, Truth, fingerprint
+from fnll.scenario.scenario import (
+    UNKNOWN,
+    Dataset,
+    GivenByData,
+    Noise,
+    Partition,
+    Scenario,
+    Shards,
+    Truth,
+    fingerprint,
+)
 from fnll.seeding import derive
 from fnll.settings import checked
 
@@ -36,15 +46,8 @@ def build(
     `oracle` then uses the truth: `drop_noisy` deletes wrongly labelled samples (FedRN's Oracle), `true_labels` corrects
     them. `pooled` merges all clients into one that holds exactly the federated labels: a centralised reference.
     """
-    available = len(dataset.labels)
-    if num_clients > available:
-        raise UserError(
-            f"num_clients={num_clients} is more than the {available} training samples of {dataset.name}; "
-            f"type num_clients={available} or fewer"
-        )
     require_published_order(dataset, partition, noise)
-    labels = dataset.labels.numpy()
-    parts = partition(labels, num_clients, derive(seed, "partition"))
+    parts = _parts(dataset, partition, num_clients, derive(seed, "partition"))
     noisy = noise(dataset, parts, derive(seed, "noise"))
     shards = tuple(torch.from_numpy(np.ascontiguousarray(part, dtype=np.int64)) for part in parts)
     observed = torch.from_numpy(np.ascontiguousarray(noisy.labels, dtype=np.int64))
@@ -63,15 +66,17 @@ def assemble(
     clean: Tensor | None = None,
 ) -> tuple[Scenario, Truth]:
     """Scenario and truth from ready-made labels and shards, with the oracle and the pooling applied."""
-    if clean is None and not dataset.native_noise:
-        clean = dataset.labels
+    if clean is None:
+        clean = _clean(dataset)
     if dataset.validation is not None:  # taken from every client after noise, so it is as noisy as what they train on
         shards = tuple(shard[~torch.isin(shard, dataset.validation)] for shard in shards)
     wrong = None if clean is None else observed != clean
     realised = torch.tensor([_share(wrong, shard) for shard in shards], dtype=torch.float64)
     mark = fingerprint(dataset.train, observed, shards, dataset.test, dataset.test_labels)
     origin = Scenario(dataset.train, observed, shards, dataset.num_classes, dataset.transform, mark, mark, dataset.name)
+    origin = replace(origin, client_names=_names(dataset, shards))
     truth = Truth(clean, nominal, realised, dataset.test, dataset.test_labels, dataset.validation)
+    truth = replace(truth, reviewed=dataset.reviewed if clean is None else None, test_truth=dataset.test_truth)
     scenario = origin
     if oracle != "none":
         if clean is None or wrong is None:
@@ -82,13 +87,42 @@ def assemble(
             scenario = replace(scenario, labels=clean)
         truth = replace(truth, realised=torch.zeros_like(realised))
     if pooled:
-        scenario = replace(scenario, shards=(torch.cat(scenario.shards),))
+        scenario = replace(scenario, shards=(torch.cat(scenario.shards),), client_names=())
         share = _share(None if clean is None else scenario.labels != clean, scenario.shards[0])
         truth = replace(truth, nominal=torch.tensor([float("nan")]).double(), realised=torch.tensor([share]).double())
     if scenario is not origin:
         mark = fingerprint(dataset.train, scenario.labels, scenario.shards, dataset.test, dataset.test_labels)
         scenario = replace(scenario, fingerprint=mark)
     return scenario, truth
+
+
+def _parts(dataset: Dataset, partition: Partition, num_clients: int, seed: int) -> list[np.ndarray]:
+    """Who has which samples."""
+    if isinstance(partition, GivenByData):  # as many clients as the data name
+        return partition.given(dataset)
+    available = len(dataset.labels)
+    if num_clients > available:
+        raise UserError(
+            f"num_clients={num_clients} is more than the {available} training samples of {dataset.name}; "
+            f"type num_clients={available} or fewer"
+        )
+    return partition(dataset.labels.numpy(), num_clients, seed)
+
+
+def _clean(dataset: Dataset) -> Tensor | None:
+    """The clean labels, if all are known."""
+    if not dataset.native_noise:
+        return dataset.labels
+    known = dataset.reviewed
+    return known if known is not None and bool((known != UNKNOWN).all()) else None
+
+
+def _names(dataset: Dataset, shards: Shards) -> tuple[str, ...]:
+    """The clients' names, if these are the clients that the data name."""
+    owners, names = dataset.owners, dataset.client_names
+    if owners is None or len(names) != len(shards):
+        return ()
+    return names if all(bool((owners[shard] == k).all()) for k, shard in enumerate(shards)) else ()
 
 
 def _share(wrong: Tensor | None, shard: Tensor) -> float:

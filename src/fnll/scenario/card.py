@@ -5,14 +5,14 @@ This is for people and for the harness: a card is made from the truth, which no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from fnll.scenario.scenario import Scenario, Truth
+from fnll.scenario.scenario import CLEAN, OBSERVED, UNKNOWN, Scenario, Truth
 
 LID_NEIGHBOURS = 20  # FedCorr's k: LID looks at so many other samples of the client
 MIXTURE_SIZE = 10  # two values for each of the five parameters of a two-component mixture of numbers
@@ -43,6 +43,13 @@ class Card:
     nominal: np.ndarray  # (clients,); NaN where there is none
     realised: np.ndarray  # (clients,); NaN where unknown
     held_out: int  # samples kept for validation
+    client_names: tuple[str, ...] = ()  # where clients have names
+    test_truth: str = CLEAN  # what the labels of the test set are
+    reviewed: int = 0  # of the clients' samples, those whose clean label is known although not all are
+
+    def called(self, k: int) -> str:
+        """What people call client `k`."""
+        return self.client_names[k] if self.client_names else str(k)
 
     @property
     def num_clients(self) -> int:
@@ -92,7 +99,7 @@ class Card:
             for k in remark.clients if remark.tag else ():
                 tags[k].append(remark.tag)
         facts = {
-            "client": np.arange(self.num_clients),
+            "client": [*self.client_names] or np.arange(self.num_clients),
             "size": self.sizes,
             "classes": (self.counts > 0).sum(1),
             "classes_observed": (self.seen > 0).sum(1),
@@ -122,12 +129,15 @@ def card(scenario: Scenario, truth: Truth, class_names: Sequence[str] = ()) -> C
         truth.nominal.numpy(),
         truth.realised.numpy(),
         0 if truth.validation is None else len(truth.validation),
+        scenario.client_names,
+        truth.test_truth,
+        0 if truth.reviewed is None else sum(int((truth.reviewed[s] != UNKNOWN).sum()) for s in scenario.shards),
     )
 
 
-def named(clients: Sequence[int]) -> str:
-    """Clients by number, shortened: `client 3`, `clients 1, 4`, `clients 0, 1, ... and 12 more`."""
-    some = ", ".join(str(k) for k in clients[:NAMED])
+def named(clients: Sequence[int], called: Callable[[int], str] = str) -> str:
+    """Clients by number or name, shortened: `client 3`, `clients 1, 4`, `clients 0, 1, ... and 12 more`."""
+    some = ", ".join(called(k) for k in clients[:NAMED])
     more = f" and {len(clients) - NAMED} more" if len(clients) > NAMED else ""
     return f"{'client' if len(clients) == 1 else 'clients'} {some}{more}"
 
@@ -136,12 +146,14 @@ def _about_data(card: Card) -> list[Remark | None]:
     unused = len(card.observed) - int(card.sizes.sum()) - card.held_out
     dropped = f"{unused} of {len(card.observed)} training samples belong to no client"
     few = f"only {card.num_clients} clients: too few for methods that fit a mixture over clients (FedCorr, FedNoRo)"
+    noisy_test = "the test set has observed labels, which may be wrong: accuracy on it is agreement with them"
     lost = [name for name, total in zip(card.class_names, card.counts.sum(0), strict=True) if not total]
     unseen = [name for name, total in zip(card.class_names, card.seen.sum(0), strict=True) if not total]
     return [
         Remark("", f"no client holds class {', '.join(lost)}") if lost else None,
         Remark("", f"no client has a sample labelled {', '.join(unseen)}") if set(unseen) - set(lost) else None,
         Remark("", dropped) if unused > 0 else None,
+        Remark("", noisy_test) if card.test_truth == OBSERVED else None,
         Remark("", few) if 1 < card.num_clients < MIXTURE_SIZE else None,
     ]
 
@@ -149,13 +161,15 @@ def _about_data(card: Card) -> list[Remark | None]:
 def _about_sizes(card: Card) -> list[Remark | None]:
     some = card.sizes > 0
     return [
-        _remark(card.sizes == 0, "empty", "without samples, so they never take part"),
+        _remark(card, card.sizes == 0, "empty", "without samples, so they never take part"),
         _remark(
+            card,
             some & (card.sizes < MIXTURE_SIZE),
             "few for a GMM",
             f"fewer than {MIXTURE_SIZE} samples, too few to fit a two-component mixture to",
         ),
         _remark(
+            card,
             some & (card.sizes <= LID_NEIGHBOURS),
             "few for LID",
             f"at most {LID_NEIGHBOURS} samples, so LID has fewer than k={LID_NEIGHBOURS} neighbours",
@@ -167,8 +181,9 @@ def _about_classes(card: Card) -> list[Remark | None]:
     present = (card.counts > 0).sum(1)
     fewest = int(present[card.sizes > 0].min(initial=card.num_classes))
     return [
-        _remark((present == 1) & (card.num_classes > 1), "one class", "one class only"),
+        _remark(card, (present == 1) & (card.num_classes > 1), "one class", "one class only"),
         _remark(
+            card,
             (present > 1) & (present < card.num_classes),
             "",  # the table's column of classes says it
             f"some of the {card.num_classes} classes missing (the fewest that a client has: {fewest})",
@@ -178,17 +193,23 @@ def _about_classes(card: Card) -> list[Remark | None]:
 
 def _about_noise(card: Card) -> list[Remark | None]:
     if card.clean is None:
-        return [Remark("", "nobody knows the true labels: noise levels and their detection cannot be measured")]
+        if card.reviewed:
+            known = f"the true labels of {card.reviewed:,} reviewed samples alone are known"
+        else:
+            known = "nobody knows the true labels"
+        return [Remark("", f"{known}: noise levels and their detection cannot be measured")]
     if card.fingerprint != card.origin:  # an oracle changed the realised levels on purpose
         return []
     gap = np.abs(card.nominal - card.realised)
     chance = 3 * np.sqrt(card.nominal * (1 - card.nominal) / np.maximum(card.sizes, 1))
     far = (card.sizes > 0) & (gap > np.maximum(FAR_APART, chance))  # False where there is no nominal level
     k = int(np.argmax(np.where(far, gap, -1)))
-    most = f"client {k}, nominal {card.nominal[k]:.2f}, realised {card.realised[k]:.2f}"
-    return [_remark(far, "nominal ≠ realised", f"share of wrong labels far from the nominal level (most: {most})")]
+    most = f"client {card.called(k)}, nominal {card.nominal[k]:.2f}, realised {card.realised[k]:.2f}"
+    return [
+        _remark(card, far, "nominal ≠ realised", f"share of wrong labels far from the nominal level (most: {most})")
+    ]
 
 
-def _remark(which: np.ndarray, tag: str, problem: str) -> Remark | None:
+def _remark(card: Card, which: np.ndarray, tag: str, problem: str) -> Remark | None:
     clients = tuple(np.flatnonzero(which).tolist())
-    return Remark(tag, f"{problem}: {named(clients)}", clients) if clients else None
+    return Remark(tag, f"{problem}: {named(clients, card.called)}", clients) if clients else None

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fnll.plotting.names import shown, ticks
 from fnll.plotting.palette import COLOURS
 from fnll.plotting.style import panels, save, styled
 from fnll.scenario.card import Card
@@ -54,6 +55,7 @@ def class_bubbles(card: Card) -> Figure:
         ax.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3), xlabel="client")
         _classes(ax, card)
         _whole(ax, clients)
+        ticks(ax, card.client_names)
         if classes <= NAMES_UP_TO:
             _dots(ax, card.counts)
         else:
@@ -75,7 +77,9 @@ def class_bars(card: Card) -> Figure:
         ax.set(xlim=(-0.7, card.num_clients - 0.3), ylim=(0, 1.05 * max(1, card.sizes.max())))
         ax.set(xlabel="client, sorted by size", ylabel="samples")
         if card.num_clients <= 30:
-            ax.set_xticks(range(card.num_clients), [str(k) for k in order])
+            ax.set_xticks(
+                range(card.num_clients), [shown(card.called(k)) for k in order], rotation=90 if card.client_names else 0
+            )
         else:
             ax.set_xticks([])
         if few:
@@ -116,7 +120,7 @@ def transitions(card: Card, clients: Sequence[int] = ()) -> Figure:
             share = np.divide(matrix, rows, out=np.full(matrix.shape, np.nan), where=rows > 0)
             image = ax.imshow(share, cmap=_blues(), vmin=0, vmax=1)
             _matrix_axes(ax, card)
-            who = "all clients" if k is None else f"client {k}"
+            who = "all clients" if k is None else shown(card.called(k)) if card.client_names else f"client {k}"
             wrong = 1 - np.trace(matrix) / max(1, matrix.sum())
             ax.set_title(f"{who}: {wrong:.0%} of {matrix.sum():,} wrong")
             if written:
@@ -135,6 +139,7 @@ def _noise_by_client(ax: Axes, card: Card) -> None:
     ax.grid(axis="x", visible=False)
     ax.set(xlim=(-0.7, card.num_clients - 0.3), xlabel="client", ylabel="label noise")
     _whole(ax, card.num_clients)
+    ticks(ax, card.client_names)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 
 

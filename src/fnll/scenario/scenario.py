@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from fnll.images import Images, Transform
 from fnll.types import Client, Memory, Samples
 
 Shards = tuple[Tensor, ...]
+
+UNKNOWN = -1  # in place of a clean label that nobody knows
+CLEAN, OBSERVED = "clean", "observed"  # what the labels of a test set are
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     rearranged: str | None = None  # if the order is not the published one: what to type for that
     validation: Tensor | None = None  # positions that no client trains on; they keep their observed (noisy) labels
+    owners: Tensor | None = None  # whose a training sample is, where the data say it, for partition=given
+    client_names: tuple[str, ...] = ()  # of those owners
+    names: tuple[str, ...] = ()  # what people call the training samples: their files
+    reviewed: Tensor | None = None  # of noisy labels, the clean ones where somebody knows them; UNKNOWN elsewhere
+    test_truth: str = CLEAN  # OBSERVED: the test labels may be wrong as those trained on may, and are all there is
 
     @cached_property
     def digest(self) -> str:
@@ -45,6 +53,13 @@ class Partition(Protocol):
     """Splits samples over clients: a tuple of disjoint index arrays."""
 
     def __call__(self, labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]: ...
+
+
+@runtime_checkable
+class GivenByData(Protocol):
+    """A partition that takes the clients which the data name, however many they are."""
+
+    def given(self, dataset: Dataset) -> list[np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -73,6 +88,11 @@ class Scenario:
     fingerprint: str  # of labels, shards, images and the test set
     origin: str  # fingerprint of the scenario this was made from: an oracle's is that of the noisy scenario
     name: str = ""  # of the data set, for people
+    client_names: tuple[str, ...] = ()  # where clients have names; see `called`
+
+    def called(self, k: int) -> str:
+        """What people call client `k`."""
+        return self.client_names[k] if self.client_names else str(k)
 
     def client(
         self, k: int, *, t: int, memory: Memory, labels: Tensor | None, seed: int, device: torch.device
@@ -103,6 +123,8 @@ class Truth:
     test: Images
     test_labels: Tensor
     validation: Tensor | None = None  # positions held out of the clients' data, for selection by noisy labels
+    reviewed: Tensor | None = None  # where not all clean labels are known: those that are, UNKNOWN elsewhere
+    test_truth: str = CLEAN
 
     @property
     def noisy_clients(self) -> set[int]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fnll.scenario.datasets.folder import image_folder
     from fnll.scenario.datasets.idx import fashion_mnist, mnist
     from fnll.scenario.datasets.medical import ich, isic2019
+    from fnll.scenario.datasets.own_table import table
     from fnll.scenario.datasets.web import webvision_mini
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "isic2019",
     "mnist",
     "synthetic",
+    "table",
     "webvision_mini",
 ]
 
@@ -40,6 +42,7 @@ _HOMES = {
     "folder": ("image_folder",),
     "idx": ("mnist", "fashion_mnist"),
     "medical": ("isic2019", "ich"),
+    "own_table": ("table",),
     "web": ("webvision_mini",),
 }
 

@@ -28,6 +28,11 @@ from fnll.system.files import new_array, write_atomic
 
 log = logging.getLogger(__name__)
 
+
+class UnequalError(UserError):
+    """Images of one data set have different sizes."""
+
+
 VERSION = 2  # raised when decoding changes, so that no stale cache is read
 AT_ONCE = 256  # images that one thread decodes in one go
 
@@ -46,8 +51,8 @@ class Decoder:
     def __call__(self, source: Source, name: str) -> np.ndarray:
         data = source.read(name)
         try:
-            image = Image.open(io.BytesIO(data)).convert(self.mode)
-        except (OSError, ValueError, SyntaxError) as error:
+            image = _eight_bits(Image.open(io.BytesIO(data))).convert(self.mode)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise UserError(
                 f"{source.title}: {source.place(name)} is corrupted or not an image ({error}); {source.advice}"
             ) from error
@@ -71,11 +76,18 @@ class Decoder:
         for row, name in zip(out, names, strict=True):
             pixels = self(source, name)
             if pixels.shape != row.shape:
-                raise UserError(
+                raise UnequalError(
                     f"{source.title}: {source.place(name)} has {_size(pixels)} pixels where others have {_size(row)}; "
                     f"images must have one size (dataset=image_folder resizes them with dataset.size=N)"
                 )
             row[...] = pixels
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Images of 16 bits, as scanners write them, with their values scaled; Pillow alone would cut them off at 255."""
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) // 257).astype(np.uint8))
 
 
 @cache

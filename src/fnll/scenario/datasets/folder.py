@@ -1,4 +1,7 @@
-"""Any tree of images: `train/<class>/*` and `test/<class>/*`, in a folder or straight from a zip file."""
+"""Any tree of images: `train/<class>/*` and `test/<class>/*`, in a folder or straight from a zip file.
+
+A tree that names clients (`train/<client>/<class>/*`) or has no test set is read by `sites` and split by `own`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from fnll.errors import UserError, require, require_integer
+from fnll.errors import UserError, require, require_flag, require_integer
 from fnll.images import Augmentation, HorizontalFlip, Images, RandomCrop, Transform
 from fnll.scenario.datasets.decoding import Decoder
 from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.own import Held, federation
+from fnll.scenario.datasets.sites import SUFFIXES, own_tree
 from fnll.scenario.datasets.sources import Source, source_at
 from fnll.scenario.datasets.streaming import store
-from fnll.scenario.scenario import Dataset
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+from fnll.scenario.scenario import CLEAN, OBSERVED, Dataset
 
 LAYOUT = "dataset.root must name a folder (or a zip file) that holds train/<class>/* and test/<class>/*"
 
@@ -44,6 +47,8 @@ def image_folder(
     padding: int,
     flip: bool,
     streaming: bool,
+    clean: bool = True,
+    holdout: float = 0.2,
     **options: Unpack[Shared],
 ) -> Dataset:
     """A tree of images. Samples are sorted by class, so a partition by position is a partition by class."""
@@ -55,13 +60,23 @@ def image_folder(
         len(mean) == len(std) == 3,
         f"dataset.mean and dataset.std need three numbers each (red, green, blue), got {list(mean)} and {list(std)}",
     )
+    require_flag("dataset.clean", clean)
     decoder = Decoder(resize=None if size is None else (size, size))
-    found = tree(source_at(root, name, LAYOUT), decoder, streaming=streaming)
+    source = source_at(root, name, LAYOUT)
     augmentations: list[Augmentation] = []
     if padding:
         augmentations.append(RandomCrop(padding))
     if flip:
         augmentations.append(HorizontalFlip())
+    transform = Transform(tuple(mean), tuple(std), tuple(augmentations))
+    own = own_tree(source, name, trusted=clean)
+    if own is not None:
+        images = store(source, list(own.names), decoder, streaming=streaming)
+        require(
+            0 < holdout < 1, f"dataset.holdout must be a share between 0 and 1, got {holdout}; 0.2 holds out a fifth"
+        )
+        return chosen.apply(federation(own, images, transform, Held(holdout, None, chosen.seed)))
+    found = tree(source, decoder, streaming=streaming)
     dataset = Dataset(
         name=name,
         train=found.train,
@@ -69,9 +84,11 @@ def image_folder(
         test=found.test,
         test_labels=found.test_labels,
         num_classes=len(found.class_names),
-        transform=Transform(tuple(mean), tuple(std), tuple(augmentations)),
+        transform=transform,
+        native_noise=not clean,
         class_names=found.class_names,
         rearranged="type the same partition and noise without _official, and no legacy_seed",
+        test_truth=CLEAN if clean else OBSERVED,
     )
     return chosen.apply(dataset)
 

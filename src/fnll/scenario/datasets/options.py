@@ -102,9 +102,14 @@ def long_tail(labels: np.ndarray, num_classes: int, ratio: float, seed: int) -> 
 
 
 def _reduced(dataset: Dataset, keep: torch.Tensor) -> Dataset:
+    held = None if dataset.validation is None else torch.isin(keep, dataset.validation).nonzero().flatten()
     return replace(
         dataset,
         train=dataset.train.select(keep),
         labels=dataset.labels[keep],
         annotations={name: labels[keep] for name, labels in dataset.annotations.items()},
+        validation=held,
+        owners=None if dataset.owners is None else dataset.owners[keep],
+        names=tuple(dataset.names[i] for i in keep.tolist()) if dataset.names else (),
+        reviewed=None if dataset.reviewed is None else dataset.reviewed[keep],
     )

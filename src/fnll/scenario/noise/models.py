@@ -139,12 +139,14 @@ class Human:
 
 @dataclass(frozen=True)
 class Native:
-    """Labels as published, of a data set that is noisy already; nobody knows which are wrong."""
+    """Labels as they are, of a data set that is noisy already; which are wrong is known at most from a review."""
 
     def __call__(self, dataset: Dataset, shards: list[np.ndarray], seed: int) -> NoisyLabels:
         require(
             dataset.native_noise,
-            f"noise=native is for data sets that are noisy as published, and {dataset.name} is clean; type noise=none",
+            f"noise=native takes labels as they are, noisy or not, and those of {dataset.name} are said to be clean; "
+            "type noise=none, or, if you have images of your own whose labels may be wrong, dataset.clean=false "
+            "(dataset=image_folder) or dataset=table",
         )
         return NoisyLabels(dataset.labels.numpy().copy(), np.full(len(shards), np.nan))
 
