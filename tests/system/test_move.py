@@ -46,8 +46,8 @@ def moved(home: Path, *modules: str) -> Path:
 def recorded(run: Path) -> bytes:
     """The rows that the newest checkpoint of an unfinished run counts on, with the times they took."""
     newest = max((run / "checkpoint").glob("snapshot-*.json"))
-    lengths = json.loads(json.loads(newest.read_text())["body"])["lengths"]
-    return (run / "metrics.jsonl").read_bytes()[: lengths["metrics.jsonl"]]
+    length, _ = json.loads(json.loads(newest.read_text())["body"])["records"]["metrics.jsonl"]
+    return (run / "metrics.jsonl").read_bytes()[:length]
 
 
 def test_an_unfinished_run_goes_on_after_a_move(fnll, tmp_path):

@@ -15,6 +15,7 @@ from fnll.harness.execute import execute
 from fnll.harness.folder import FORMAT, BusyError, FormatError, RunFolder, StoreError
 from fnll.harness.prepare import Run, prepare
 from fnll.methods.fedavg import FedAvg
+from fnll.system.files import write_json
 from fnll.testing import Backwards, same
 from fnll.weights import scale
 
@@ -222,7 +223,7 @@ def test_a_metrics_file_shorter_than_its_checkpoint_says_starts_over(whole, tmp_
     (tmp_path / "cut" / one.run_id / "metrics.jsonl").write_text("")
     execute(prepared(tmp_path / "cut"))
     assert same(whole, outcome(tmp_path / "cut" / one.run_id))
-    assert "counts more records than there are" in caplog.text
+    assert "metrics.jsonl has lost records: 0 of" in caplog.text
 
 
 def test_a_damaged_metrics_file_makes_the_run_start_over(tmp_path, caplog):
@@ -233,7 +234,7 @@ def test_a_damaged_metrics_file_makes_the_run_start_over(tmp_path, caplog):
     metrics.write_bytes(b"\0" * 40 + content[40:])  # as long as the checkpoint says
     execute(prepared(tmp_path / "cut"))
     assert same(whole, outcome(tmp_path / "cut" / one.run_id))
-    assert "metrics.jsonl is damaged" in caplog.text
+    assert "metrics.jsonl is not what the run wrote" in caplog.text
     assert "starts over" in caplog.text
 
 
@@ -267,6 +268,8 @@ def test_another_format_is_no_matter_where_nothing_is_resumed(whole, tmp_path):
     execute(one)
     assert same(whole, outcome(folder))
     with_format(folder, None)
+    summary = json.loads((folder / "summary.json").read_text())
+    write_json(folder / "summary.json", {key: summary[key] for key in summary if key not in ("files", "checksum")})
     assert execute(prepared(tmp_path / "begun"))["finished"], "a finished run is only read"
 
 
@@ -288,7 +291,8 @@ def test_a_damaged_summary_is_said_and_can_be_written_anew(tmp_path):
     with pytest.raises(UserError, match=r"cannot be read .* delete it and type the command again"):
         execute(prepared(tmp_path))
     summary.unlink()
-    assert execute(prepared(tmp_path)) == whole
+    again = execute(prepared(tmp_path))
+    assert {**again, "files": 0, "checksum": 0} == {**whole, "files": 0, "checksum": 0}, "but the manifest is newer"
 
 
 def test_a_file_system_without_locks_is_no_busy_run(tmp_path, monkeypatch):

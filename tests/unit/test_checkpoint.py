@@ -15,6 +15,7 @@ import torch
 import fnll
 from fnll.federation import Kept, Snapshot, Totals
 from fnll.harness.checkpoint import Checkpoints, _name, _states
+from fnll.harness.integrity import Written
 from fnll.testing import same
 from fnll.types import State
 
@@ -45,9 +46,9 @@ def snapshot(t=3, **changes) -> Snapshot:
 
 def test_everything_comes_back_bit_for_bit(tmp_path):
     before = snapshot()
-    Checkpoints(tmp_path, "r").save(before, {"metrics.jsonl": 11})
+    Checkpoints(tmp_path, "r").save(before, {"metrics.jsonl": Written(11, "ab")})
     restored = Checkpoints(tmp_path, "r").load()
-    assert restored.lengths == {"metrics.jsonl": 11}
+    assert restored.records == {"metrics.jsonl": Written(11, "ab")}
     before.state.numbers["np"] = float(before.state.numbers["np"])  # numpy scalars come back as Python's
     assert same(restored.snapshot, before)
     assert list(restored.snapshot.state.weights) == ["b", "a", "half"], "the order of entries is part of the numbers"
@@ -142,9 +143,9 @@ def test_loading_makes_states_only_and_imports_nothing(tmp_path):
         body = json.loads(outer["body"])
         body["state"]["type"] = name
         text = json.dumps(body)
-        from fnll.harness.checkpoint import _digest
+        from fnll.system.foreign import digest
 
-        (tmp_path / "snapshot-00000009.json").write_text(json.dumps({"checksum": _digest(text.encode()), "body": text}))
+        (tmp_path / "snapshot-00000009.json").write_text(json.dumps({"checksum": digest(text.encode()), "body": text}))
         assert Checkpoints(tmp_path, "r").load().snapshot.t == 3, "it fell back to the good one"
 
 

@@ -106,7 +106,7 @@ def test_cutting_back(tmp_path):
     folder = RunFolder(tmp_path / "r")
     folder.open()
     folder.append("metrics.jsonl", [{"step": 1, "x": float("nan")}])
-    length = folder.lengths()
+    length = folder.written()
     folder.append("metrics.jsonl", [{"step": 2}])
     folder.cut(length)
     assert folder.rows() == [{"step": 1, "x": None}]

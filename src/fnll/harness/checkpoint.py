@@ -8,12 +8,11 @@ snapshot is passed over for the one before it.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,20 +22,32 @@ import torch
 from torch import Tensor
 
 from fnll.federation import Kept, Snapshot, Totals
+from fnll.harness.integrity import SNAPSHOTS, Written, blob, in_words, records_of, snapshot_body
 from fnll.system.files import own_folder, refuse_link, remove_file, remove_leftovers, write_atomic
+from fnll.system.foreign import digest
 from fnll.types import State
 
 log = logging.getLogger(__name__)
 
 OWN_FILE = 1 << 16  # bytes from which a state gets a file of its own; smaller tensors share one
+DAMAGE = (  # what reading a damaged or forged snapshot may raise
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    RuntimeError,
+    safetensors.SafetensorError,
+)
 KEEP = 2  # snapshots kept: the newest, and one to fall back to
 
 
 class Restored(NamedTuple):
-    """A snapshot and the lengths that the append-only files had when it was taken."""
+    """A snapshot, and lengths and hashes of the append-only files when it was taken."""
 
     snapshot: Snapshot
-    lengths: dict[str, int]
+    records: dict[str, Written]
 
 
 class Checkpoints:
@@ -46,7 +57,7 @@ class Checkpoints:
         self.folder, self.blobs, self.run_id = folder, folder / "blobs", run_id
         self._known: dict[int, tuple[object, str]] = {}  # id of an object already written -> (the object, its address)
 
-    def save(self, snapshot: Snapshot, lengths: Mapping[str, int]) -> None:
+    def save(self, snapshot: Snapshot, records: Mapping[str, Written]) -> None:
         """Write `snapshot`; afterwards older ones and the files only they refer to are removed."""
         for folder in (self.folder, self.blobs):
             own_folder(folder)
@@ -55,7 +66,7 @@ class Checkpoints:
             "run_id": self.run_id,
             "t": snapshot.t,
             "totals": list(snapshot.totals),
-            "lengths": dict(lengths),
+            "records": {name: list(written) for name, written in records.items()},
             "state": writer.encode(snapshot.state),
             "clients": [[k, writer.encode(kept)] for k, kept in snapshot.clients.items()],
         }
@@ -64,31 +75,29 @@ class Checkpoints:
         self._known = writer.known
         text = json.dumps(body, allow_nan=False)
         name = f"snapshot-{snapshot.t:08d}.json"
-        write_atomic(self.folder / name, json.dumps({"checksum": _digest(text.encode()), "body": text}))
+        write_atomic(self.folder / name, json.dumps({"checksum": digest(text.encode()), "body": text}))
         self._prune()
 
-    def load(self, files: Mapping[str, int] | None = None) -> Restored | None:
-        """The newest snapshot that is whole, or None; `files` are the sizes that the append-only files have now."""
+    def load(self, disagreement: Callable[[Mapping[str, Written]], str | None] = lambda _: None) -> Restored | None:
+        """The newest snapshot that is whole, or None; `disagreement` says what is wrong with the records it knows."""
         for folder in (self.folder, self.blobs):  # now, not when the first rounds are trained and shall be saved
             refuse_link(folder)
         for path in self._snapshots():
             try:
                 restored = self._read(path)
-                if files is not None and any(files.get(name, 0) < size for name, size in restored.lengths.items()):
-                    raise ValueError("it counts more records than there are")
+                if reason := disagreement(restored.records):
+                    log.warning("checkpoint %s does not fit the records (%s); trying an older one", path.name, reason)
+                    continue
                 return restored
-            except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-                log.warning("checkpoint %s is damaged (%s); trying an older one", path.name, error)
+            except DAMAGE as error:
+                log.warning("checkpoint %s is damaged (%s); trying an older one", path.name, in_words(error))
         return None
 
     def _snapshots(self) -> list[Path]:
-        return sorted(self.folder.glob("snapshot-*.json"), reverse=True)
+        return sorted(self.folder.glob(SNAPSHOTS), reverse=True)
 
     def _body(self, path: Path) -> dict[str, Any]:
-        outer = json.loads(path.read_text())
-        if _digest(outer["body"].encode()) != outer["checksum"]:
-            raise ValueError("checksum does not match")
-        body = json.loads(outer["body"])
+        body = snapshot_body(path)
         if body["run_id"] != self.run_id:
             raise ValueError(f"it belongs to run {body['run_id']}")
         return body
@@ -98,9 +107,10 @@ class Checkpoints:
         reader = _Reader(self.blobs, body["loose"])
         state = reader.decode(body["state"])
         clients = {int(k): reader.decode(kept) for k, kept in body["clients"]}
-        if not isinstance(state, State):
+        if not isinstance(state, State) or not all(isinstance(kept, Kept) for kept in clients.values()):
             raise ValueError("it holds no state")
-        return Restored(Snapshot(body["t"], state, clients, Totals(*body["totals"])), body["lengths"])
+        t, *totals = (_whole(number) for number in (body["t"], *body["totals"]))
+        return Restored(Snapshot(t, state, clients, Totals(*totals)), records_of(body))
 
     def _prune(self) -> None:
         remove_leftovers(self.folder)
@@ -111,11 +121,11 @@ class Checkpoints:
         for path in snapshots[:KEEP]:
             try:
                 wanted.update(self._body(path)["files"])
-            except (OSError, ValueError, KeyError):
+            except DAMAGE:
                 continue
-        for blob in self.blobs.iterdir():
-            if blob.name not in wanted:
-                remove_file(blob)
+        for path in self.blobs.iterdir():
+            if path.name not in wanted:
+                remove_file(path)
 
 
 class _Writer:
@@ -166,7 +176,7 @@ class _Writer:
 
     def _write(self, tensors: dict[str, Tensor]) -> str:
         content = safetensors.torch.save(tensors)
-        address = f"{_digest(content)}.safetensors"
+        address = f"{digest(content)}.safetensors"
         if not (self.blobs / address).exists():
             write_atomic(self.blobs / address, content)
         return address
@@ -216,9 +226,7 @@ class _Reader:
 
     def _load(self, address: str) -> dict[str, Tensor]:
         if address not in self.loaded:
-            content = (self.blobs / address).read_bytes()
-            if f"{_digest(content)}.safetensors" != address:
-                raise ValueError(f"{address} does not match its content")
+            content = blob(self.blobs, address)
             self.loaded[address] = safetensors.torch.load(content)
         return self.loaded[address]
 
@@ -255,5 +263,8 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().clone()
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def _whole(number: object) -> int:
+    """A count, which must be one: a forged checkpoint may say anything."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ValueError(f"{number!r} is no count")
+    return number

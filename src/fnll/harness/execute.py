@@ -16,8 +16,9 @@ from fnll.executors.numerics import set_deterministic
 from fnll.federation import federate
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import Request, store_of
-from fnll.harness.folder import METRICS, DeclinedError, RunFolder, StoreError
+from fnll.harness.folder import DeclinedError, RunFolder, StoreError
 from fnll.harness.identity import run_id
+from fnll.harness.integrity import METRICS
 from fnll.harness.making import declined
 from fnll.harness.manifest import describe, facts_of
 from fnll.harness.observer import Observer, Progress, overlaps
@@ -106,13 +107,10 @@ def _trace(error: Exception) -> dict[str, str]:
 def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bool | None) -> dict[str, Any]:
     set_deterministic("warn")
     checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
-    restored = checkpoints.load(folder.lengths())
-    if restored is not None and not folder.readable(restored.lengths[METRICS]):
-        log.warning("run %s: %s is damaged", folder.run_id, METRICS)
-        restored = None
+    restored = checkpoints.load(folder.disagreement)
     if restored is None and (folder.path / METRICS).exists():
         log.warning("run %s was interrupted before a usable checkpoint; it starts over", folder.run_id)
-    folder.cut(restored.lengths if restored else {})
+    folder.cut(restored.records if restored else {})
     for watcher in watchers:
         watcher.start(run, folder)
     executor = run.executor()

@@ -1,13 +1,14 @@
 """A run's folder: what it is called, what it holds, and how far it has come.
 
-`metrics.jsonl` and `diagnostics.jsonl` only grow; a checkpoint notes their lengths, and a resumed run first cuts them
-back to those, so that an interrupted run ends with the very file of an uninterrupted one.
+`metrics.jsonl` and `diagnostics.jsonl` only grow; a checkpoint notes their lengths and hashes, and a resumed run first
+cuts them back to those, so that an interrupted run ends with the very file of an uninterrupted one.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,20 +17,31 @@ from typing import IO, Any
 
 from fnll.errors import UserError
 from fnll.harness.diagnostics import plain
+from fnll.harness.integrity import (
+    FORMAT,
+    METRICS,
+    NOTHING,
+    RECORDS,
+    State,
+    Written,
+    disagreement,
+    examine,
+    format_of,
+    in_words,
+    seal,
+)
 from fnll.harness.metrics import SCORES, best, last, last10
 from fnll.harness.status import MARKS, SUMMARY, Status, marks, status_in
 from fnll.system.files import (
     cut_back,
     open_own,
     own_folder,
-    read_json,
     remove_file,
     remove_leftovers,
     write_json,
 )
+from fnll.system.foreign import json_object
 
-FORMAT = 2  # of run folders, in manifest.json; 1, without the number, named states by modules. Reports read any
-METRICS, DIAGNOSTICS = "metrics.jsonl", "diagnostics.jsonl"
 RENAMED = {"round": "step", "time/round_s": "time/step_s"}  # keys of 0.1
 HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # what a system answers where another process has the lock
 
@@ -40,6 +52,10 @@ class BusyError(UserError):
 
 class StoreError(UserError):
     """The run folder cannot be written: no run of this store can go on."""
+
+
+class DamagedError(UserError):
+    """The folder of a finished run does not hold what the run wrote."""
 
 
 class DeclinedError(UserError):
@@ -56,6 +72,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[str] | None = None
+        self._running = {name: hashlib.blake2b(digest_size=16) for name in RECORDS}  # hashes of the growing files
+        self._lengths = dict.fromkeys(RECORDS, 0)
 
     @property
     def run_id(self) -> str:
@@ -66,13 +84,22 @@ class RunFolder:
         return status_in(self.path) is Status.FINISHED
 
     def summary(self) -> dict[str, Any]:
+        """What a finished run came to, if its folder still says what it wrote."""
         try:
-            return read_json(self.path / SUMMARY)
+            summary = json_object(self.path / SUMMARY)
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{self.path / SUMMARY} cannot be read ({error}); delete it and type the command again to have "
-                "it written anew"
+            raise DamagedError(
+                f"{self.path / SUMMARY} cannot be read ({in_words(error)}); delete it and type the command again to "
+                "have it written anew"
             ) from None
+        finding = examine(self.path)
+        if finding.state is State.DAMAGED:
+            raise DamagedError(
+                f"run {self.run_id} is finished, but its folder was changed since: {finding.reason}. Put back what was "
+                f"there, or delete {self.path / SUMMARY} and type the command again: what is whole is kept, the rest "
+                "is computed anew"
+            )
+        return summary
 
     def open(self) -> None:
         """Make the folder and take its lock, which the system releases however this process ends."""
@@ -100,8 +127,8 @@ class RunFolder:
         if not any((self.path / name).exists() for name in (METRICS, "checkpoint")):
             return
         try:
-            found = format_of(read_json(self.path / "manifest.json"))
-        except (OSError, ValueError, TypeError, AttributeError):
+            found = format_of(json_object(self.path / "manifest.json"))
+        except (OSError, ValueError):
             return  # damaged: what there is to resume from is checked by itself
         if found != FORMAT:
             version = "an older" if found < FORMAT else "a newer"
@@ -125,30 +152,31 @@ class RunFolder:
         for name in (name for status in MARKS for name in marks(status)):
             remove_file(self.path / name)
 
-    def lengths(self) -> dict[str, int]:
-        """Current sizes of the append-only files."""
-        return {name: _size(self.path / name) for name in (METRICS, DIAGNOSTICS)}
+    def written(self) -> dict[str, Written]:
+        """Lengths and hashes of the append-only files, as far as this run wrote them."""
+        return {name: Written(self._lengths[name], self._running[name].hexdigest()) for name in RECORDS}
 
-    def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut the append-only files back to `lengths` (missing: to nothing)."""
-        for name in (METRICS, DIAGNOSTICS):
+    def disagreement(self, records: Mapping[str, Written]) -> str | None:
+        """What a checkpoint that knows these records has against the append-only files; None if nothing."""
+        return disagreement(self.path, records)
+
+    def cut(self, records: Mapping[str, Written]) -> None:
+        """Cut the append-only files back to what `records` says (missing: to nothing)."""
+        for name in RECORDS:
+            length = records.get(name, NOTHING).bytes
             with suppress(FileNotFoundError):
-                cut_back(self.path / name, lengths.get(name, 0))
+                cut_back(self.path / name, length)
+            head = (self.path / name).read_bytes() if length else b""
+            self._running[name], self._lengths[name] = hashlib.blake2b(head, digest_size=16), len(head)
 
     def append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows to an append-only file."""
         if rows:
-            with open_own(self.path / name, "a") as file:
-                file.writelines(json.dumps(plain(dict(row)), allow_nan=False) + "\n" for row in rows)
-
-    def readable(self, length: int) -> bool:
-        """Whether the first `length` bytes of the metrics are whole rows, as a checkpoint of that length supposes."""
-        path = self.path / METRICS
-        head = path.read_bytes()[:length] if path.exists() else b""
-        try:
-            return len(head) == length and all(isinstance(json.loads(line), dict) for line in head.splitlines())
-        except ValueError:
-            return False
+            lines = "".join(json.dumps(plain(dict(row)), allow_nan=False) + "\n" for row in rows).encode()
+            with open_own(self.path / name, "ab") as file:
+                file.write(lines)
+            self._running[name].update(lines)
+            self._lengths[name] += len(lines)
 
     def rows(self) -> list[dict[str, Any]]:
         """The evaluated steps so far."""
@@ -156,20 +184,18 @@ class RunFolder:
         return [in_new_words(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
     def finish(self, facts: Mapping[str, Any], *, diverged: bool, rounds: int) -> dict[str, Any]:
-        """Write `summary.json`, last and atomically: its presence is what makes a run finished."""
+        """Write `summary.json`: its presence is what makes a run finished."""
+        if reason := self.disagreement(self.written()):
+            raise StoreError(
+                f"run {self.run_id}: somebody else wrote to its folder while it ran ({reason}); type the command again"
+            )
         summary = {**facts, "finished": True, "diverged": diverged, **summarise(self.rows(), diverged, rounds)}
-        write_json(self.path / SUMMARY, plain(summary))
-        return summary
+        return seal(self.path, plain(summary))
 
 
 def in_new_words(row: dict[str, Any]) -> dict[str, Any]:
     """A line of metrics or diagnostics as it is written now; 0.1 called a step of the evaluation grid a round."""
     return {RENAMED.get(key, key): value for key, value in row.items()}
-
-
-def format_of(manifest: Mapping[str, Any]) -> int:
-    """The format of the run folder that a manifest lies in."""
-    return int(manifest.get("format", 1))
 
 
 def summarise(rows: Sequence[Mapping[str, Any]], diverged: bool, rounds: int) -> dict[str, Any]:
@@ -190,7 +216,3 @@ def summarise(rows: Sequence[Mapping[str, Any]], diverged: bool, rounds: int) ->
         result |= {name: value for name, value in rows[-1].items() if name.startswith("comm/")}
         result["time/total_s"] = rows[-1].get("time/total_s")
     return result
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -16,8 +16,9 @@ from fnll import NUMBERS, __version__
 from fnll.harness.budget import typed_shares
 from fnll.harness.config import Request
 from fnll.harness.diagnostics import plain
-from fnll.harness.folder import FORMAT, RunFolder
+from fnll.harness.folder import RunFolder
 from fnll.harness.identity import code_of, settings
+from fnll.harness.integrity import FORMAT
 from fnll.harness.making import privileges
 from fnll.harness.prepare import Run, numerics_of
 from fnll.scenario.scenario import CLEAN

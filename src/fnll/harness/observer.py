@@ -14,7 +14,8 @@ from fnll.federation import Clients, Ledger, Personal, Snapshot
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.diagnostics import Diagnostics, Round, plain
 from fnll.harness.evaluate import TestSet, confusion, local_accuracies, local_scores, scores
-from fnll.harness.folder import DIAGNOSTICS, METRICS, RunFolder
+from fnll.harness.folder import RunFolder
+from fnll.harness.integrity import DIAGNOSTICS, METRICS
 from fnll.harness.metrics import LAST, require_registered
 from fnll.harness.prepare import Run
 from fnll.images import InMemory
@@ -173,7 +174,7 @@ class Observer:
         self.folder.append(METRICS, [row])
         over = snapshot.totals.client_updates >= self.run.budget
         if over or time.perf_counter() - self.saved >= self.run.cfg.checkpoint_seconds:
-            self.checkpoints.save(snapshot, self.folder.lengths())
+            self.checkpoints.save(snapshot, self.folder.written())
             self.saved = time.perf_counter()
         for watcher in self.watchers:
             watcher.step(row, facts, self.run.cfg.rounds)

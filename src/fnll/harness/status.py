@@ -16,7 +16,8 @@ class Status(StrEnum):
     FAILED = "failed"
     DECLINED = "declined"  # the method says that it is not made for this scenario
     UNFINISHED = "unfinished"  # under way, or interrupted
-    UNREADABLE = "unreadable"  # its folder is damaged
+    DAMAGED = "damaged"  # its folder does not hold what the run wrote
+    UNREADABLE = "unreadable"  # its folder says nothing that could be shown
 
 
 MARKS = {  # what an attempt that did not come to an end leaves behind

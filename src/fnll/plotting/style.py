@@ -33,6 +33,7 @@ RC: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 4,
+    "text.parse_math": False,  # names may hold dollars
     "pdf.fonttype": 42,  # real fonts: text in a paper's figure stays text
     "svg.hashsalt": "fnll",  # the same figure twice is the same file twice
 }

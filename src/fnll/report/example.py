@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fnll.harness.folder import FORMAT
+from fnll.harness.integrity import FORMAT, seal
 from fnll.seeding import numpy_rng
 from fnll.system.files import make_folder, write_file
 
@@ -189,7 +189,7 @@ def _end(folder: Path, ending: str, note: str, summary: dict[str, Any]) -> None:
             if isinstance(value, dict):
                 value.update(last=None, last10=None)
     if ending in ("finished", "diverged"):
-        write_file(folder / "summary.json", json.dumps(summary | {"diverged": ending == "diverged"}, indent=2))
+        seal(folder, summary | {"diverged": ending == "diverged"}, durable=False)
     elif ending == "failed":
         write_file(folder / "failed.json", json.dumps({"error": note, "command": "fnll run"}))
     elif ending == "declined":

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fnll.errors import UserError
 from fnll.harness.diagnostics import detection
-from fnll.harness.folder import DIAGNOSTICS
+from fnll.harness.integrity import DIAGNOSTICS
 from fnll.methods.fednoro_detection import Covariance, noisy_rows
 from fnll.report.folders import read_lines, read_run
 from fnll.system.files import read_json

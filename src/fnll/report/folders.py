@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import ValidationError
 
-from fnll.harness.folder import FORMAT, METRICS, format_of, in_new_words
+from fnll.harness.folder import in_new_words
+from fnll.harness.integrity import CONFIG, FORMAT, MANIFEST, METRICS, State, examine, format_of, in_words
 from fnll.harness.status import MARKS, SUMMARY, Status, mark_in, status_in
+from fnll.report.claims import Facts, Settings, Sums, require_row
+from fnll.system.foreign import ForeignError, json_object, json_of, text, yaml_mapping
 
 Config = Mapping[str, Any]
-
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same in C: ten times faster on a thousand configs
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class StoredRun:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[Mapping[str, Any], ...] = ()  # the lines of metrics.jsonl
+    verified: bool = True  # whether its files could be compared with hashes of what it wrote
 
     @property
     def run_id(self) -> str:
@@ -40,17 +42,35 @@ class StoredRun:
 def read_run(path: Path) -> StoredRun:
     """The run in `path`. A folder that cannot be read becomes a run of status `unreadable`, never an exception."""
     try:
-        config = dict(yaml.load((path / "config.yaml").read_text(), Loader=LOADER))
-        choices = {str(k): str(v) for k, v in (config.pop("choices", None) or {}).items()}
-        manifest, summary, steps = _json(path / "manifest.json"), _json(path / SUMMARY), read_lines(path)
-        status, reason = _status(path, summary, len(steps), config)
-        if status is Status.UNFINISHED and manifest and (found := format_of(manifest)) != FORMAT:
-            reason += f"; it cannot be resumed here (its folder has format {found}, not {FORMAT})"
-        command = str(manifest.get("command") or _json(path / MARKS[Status.FAILED]).get("command") or "")
-        return StoredRun(path, status, reason, command, flatten(_by_name(config)), choices, manifest, summary, steps)
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
-        first_line = str(error).splitlines()[0] if str(error) else ""
-        return StoredRun(path, Status.UNREADABLE, f"{type(error).__name__}: {first_line}")
+        return _read(path)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return StoredRun(
+            path, Status.UNREADABLE, f"{error.title}: {place}: {first['msg']}, got {str(first['input'])[:60]!r}"
+        )
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
+        return StoredRun(path, Status.UNREADABLE, in_words(error)[:300] or type(error).__name__)
+
+
+def _read(path: Path) -> StoredRun:
+    config = yaml_mapping(path / CONFIG)
+    choices = {str(k): str(v) for k, v in (config.pop("choices", None) or {}).items()}
+    manifest, summary = _json(path / MANIFEST), _json(path / SUMMARY)
+    Settings.model_validate(config)
+    Facts.model_validate(manifest)
+    Sums.model_validate(summary)
+    steps = read_lines(path)
+    status, reason = _status(path, summary, len(steps), config)
+    if status is Status.UNFINISHED and manifest and (found := format_of(manifest)) != FORMAT:
+        reason += f"; it cannot be resumed here (its folder has format {found}, not {FORMAT})"
+    command = str(manifest.get("command") or _json(path / MARKS[Status.FAILED]).get("command") or "")
+    finding = examine(path)
+    if finding.state is State.DAMAGED:
+        status, reason = Status.DAMAGED, finding.reason
+    verified = finding.state is State.INTACT
+    settings = flatten(_by_name(config))
+    return StoredRun(path, status, reason, command, settings, choices, manifest, summary, steps, verified)
 
 
 def read_lines(path: Path, name: str = METRICS) -> tuple[dict[str, Any], ...]:
@@ -58,12 +78,20 @@ def read_lines(path: Path, name: str = METRICS) -> tuple[dict[str, Any], ...]:
     file = path / name
     if not file.exists():
         return ()
-    lines = file.read_text().splitlines()
-    try:
-        last = [json.loads(lines[-1])] if lines else []
-    except ValueError:
-        last = []
-    return tuple(in_new_words(row) for row in (*(json.loads(line) for line in lines[:-1]), *last))
+    lines = text(file).splitlines()
+    return tuple(_rows(lines, name))
+
+
+def _rows(lines: list[str], name: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json_of(line, f"{name}, line {number},")
+        except ForeignError:
+            if number == len(lines):
+                return
+            raise
+        require_row(row, name, number)
+        yield in_new_words(row)
 
 
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
@@ -98,7 +126,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    return dict(json.loads(file.read_text())) if file.exists() else {}
+    return json_object(file) if file.exists() else {}
 
 
 def _status(path: Path, summary: Mapping[str, Any], steps: int, config: Config) -> tuple[Status, str]:

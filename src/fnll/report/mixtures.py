@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import sklearn
 
-from fnll.harness.folder import DIAGNOSTICS
+from fnll.harness.integrity import DIAGNOSTICS
 from fnll.report.fednoro_table3 import SEEDS, Rates, repeat_detection
 from fnll.report.folders import read_lines, read_run
 from fnll.system.cache import cached

@@ -9,6 +9,7 @@ store.diagnostics("lid", "lid_gmm")  # one row per recorded fact; read when aske
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import ItemsView, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,10 +20,12 @@ import numpy as np
 import pandas as pd
 
 from fnll.errors import UserError
-from fnll.harness.folder import DIAGNOSTICS
+from fnll.harness.integrity import DIAGNOSTICS, in_words
 from fnll.harness.status import Status
 from fnll.report.cells import Cell, Place, arrange, differing, method_name
 from fnll.report.folders import StoredRun, read_lines, read_run
+
+log = logging.getLogger(__name__)
 
 DONE = [Status.FINISHED, Status.DIVERGED]
 KEYS = ["run_id", "method", "cell", "seed"]  # what every tidy frame starts with
@@ -60,7 +63,7 @@ class Store:
     def facts(self, run_id: str, name: str) -> list[dict[str, Any]]:
         """What one run recorded under `name`, in order: `step`, `t`, `stage` and `value`."""
         path = Path(str(self.runs.loc[self.runs["run_id"] == run_id, "path"].iloc[0]))
-        return [fact for fact in read_lines(path, DIAGNOSTICS) if fact["name"] == name]
+        return [fact for fact in _facts(path) if fact["name"] == name]
 
     def diagnostics(self, *names: str) -> pd.DataFrame:
         """Facts of the finished runs: run_id, method, cell, seed, step, t, stage, name, value; all without names."""
@@ -68,10 +71,19 @@ class Store:
         rows = [
             {**dict(zip(KEYS, key, strict=True)), **fact}
             for *key, path in finished[[*KEYS, "path"]].itertuples(index=False)
-            for fact in read_lines(Path(path), DIAGNOSTICS)
+            for fact in _facts(Path(path))
             if not names or fact["name"] in names
         ]
         return pd.DataFrame(rows, columns=[*KEYS, "step", "t", "stage", "name", "value"])
+
+
+def _facts(path: Path) -> tuple[dict[str, Any], ...]:
+    """What a run recorded about its clients; nothing if that cannot be read, since the numbers do not depend on it."""
+    try:
+        return read_lines(path, DIAGNOSTICS)
+    except (OSError, ValueError) as error:
+        log.warning("%s: its diagnostics are left out: %s", path.name, in_words(error))
+        return ()
 
 
 def load(runs_dir: Path | str) -> Store:
@@ -154,6 +166,7 @@ def _run_row(run: StoredRun, place: Place, varied: Sequence[str]) -> dict[str, A
         "started": str(manifest.get("started") or ""),
         "seconds": summary.get("time/total_s", np.nan),
         "command": run.command,
+        "verified": run.verified,
         "path": str(run.path),
         "manifest": json.dumps(manifest, sort_keys=True),
     }
@@ -208,6 +221,9 @@ def _notes(frame: pd.DataFrame, superseded: int, unreadable: Sequence[StoredRun]
     numbers = sorted(set(frame.loc[frame["numbers"] > 0, "numbers"]))
     if len(numbers) > 1:
         notes.append(f"The runs mix fnll.NUMBERS {', '.join(map(str, numbers))}: results changed between them.")
+    done = frame["status"].isin(DONE)
+    if unverified := int((done & ~frame["verified"].astype(bool)).sum()):
+        notes.append(f"{unverified} finished runs are of an older format without hashes: unverified.")
     for run in unreadable:
         notes.append(f"{run.run_id} cannot be read ({run.reason}).")
     return notes

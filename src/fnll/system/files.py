@@ -226,9 +226,9 @@ def _umask() -> int:
     return mask
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Write `value` as readable JSON, atomically."""
-    write_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n", durable=durable)
 
 
 def read_json(path: Path) -> Any:
