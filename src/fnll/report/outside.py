@@ -43,7 +43,7 @@ class Overlay:
 def read_curves(path: Path) -> pd.DataFrame:
     """The file as a frame with `method`, `trial`, `count`, `accuracy` (a share) and settings."""
     try:
-        frame = pd.read_csv(path)
+        frame = pd.read_csv(path, comment="#")
     except (OSError, ValueError) as error:
         raise UserError(f"--reference-curves {path}: this is not a CSV file that can be read ({error})") from error
     count = next((name for name in COUNTS if name in frame), None)
