@@ -34,6 +34,23 @@ def test_accuracy_and_balanced_accuracy():  # with a third class that never occu
     assert result["test/balanced_accuracy"] == pytest.approx(0.6875)
 
 
+def test_top5_accuracy_counts_the_five_likeliest_answers_of_more_than_five_classes():
+    class Ranked(nn.Module):
+        def forward(self, x):
+            return torch.arange(7.0).expand(len(x), 7)  # the likeliest are 6, 5, 4, 3, 2
+
+    def of(classes, labels):
+        pixels = torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8)
+        plain = Transform((0.0,), (1.0,))
+        return TestSet(InMemory(pixels), torch.tensor(labels), plain, classes, 2, torch.device("cpu"))
+
+    result = scores(*confusion(Ranked(), of(7, [6, 2, 1, 3, 0])))
+    assert (result["test/accuracy"], result["test/top5_accuracy"]) == (pytest.approx(0.2), pytest.approx(0.6))
+    summary = summarise([{"step": 1, **result}], diverged=False, rounds=1)
+    assert summary["test/top5_accuracy"]["best"] == pytest.approx(0.6)
+    assert "test/top5_accuracy" not in scores(*confusion(answers([0]), make_set([0])))
+
+
 def test_loss_is_the_mean_over_all_images_whatever_the_batches():
     truth, predicted = [0, 1, 2, 0, 1], [0, 1, 2, 1, 2]
     by_hand = (

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassConfusionMatrix
 
+from fnll.harness.metrics import TOP5
 from fnll.images import Images, InMemory, Transform
 from fnll.seeding import torch_rng, walk
 
+NEAR = 5  # answers that top-5 accuracy counts
 IN_MEMORY = 1 << 29  # bytes of normalised test images kept ready; larger sets are normalised batch by batch
 
 
@@ -65,17 +68,30 @@ class TestSet:
             yield self.transform.plain(pixels), self.labels[rows].to(self.device)
 
 
+class Answers(NamedTuple):
+    """How a model answered on a test set."""
+
+    counts: Tensor  # (true class, predicted class)
+    loss: float  # mean cross-entropy
+    top5: float | None = None  # share whose class is among the five likeliest; None: there are no more than five
+
+
 @torch.inference_mode()
-def confusion(model: nn.Module, test: TestSet) -> tuple[Tensor, float]:
-    """Counts (true class, predicted class) and the mean cross-entropy of `model` on the test set."""
+def confusion(model: nn.Module, test: TestSet) -> Answers:
+    """What `model` answers on the test set."""
     model = model.to(test.device).eval()
     counts = MulticlassConfusionMatrix(test.num_classes, validate_args=False).to(test.device)
     loss = torch.zeros((), dtype=torch.float64, device=test.device)
+    near = torch.zeros((), dtype=torch.int64, device=test.device)
+    many = test.num_classes > NEAR
     for x, y in test.batches():
         logits = model(x)
         loss += F.cross_entropy(logits.float(), y, reduction="sum").double()
         counts.update(logits.argmax(1), y)
-    return counts.compute().cpu(), float(loss) / max(1, len(test.labels))
+        if many:
+            near += (logits.topk(NEAR, dim=1).indices == y[:, None]).sum()
+    images = max(1, len(test.labels))
+    return Answers(counts.compute().cpu(), float(loss) / images, int(near) / images if many else None)
 
 
 def local_accuracies(models: Iterable[tuple[int, nn.Module]], test: TestSet) -> dict[int, float]:
@@ -93,8 +109,8 @@ def local_scores(accuracies: Mapping[int, float]) -> dict[str, float]:
     }
 
 
-def scores(counts: Tensor, loss: float) -> dict[str, float]:
-    """Accuracy, balanced accuracy (mean recall over the classes present in the truth) and loss."""
+def scores(counts: Tensor, loss: float, top5: float | None = None) -> dict[str, float]:
+    """Accuracy, balanced accuracy (mean recall over the classes present in the truth), loss, and top-5 accuracy."""
     counts = counts.double()
     support = counts.sum(1)
     recall = counts.diag()[support > 0] / support[support > 0]
@@ -102,4 +118,5 @@ def scores(counts: Tensor, loss: float) -> dict[str, float]:
         "test/accuracy": float(counts.diag().sum() / counts.sum()),
         "test/balanced_accuracy": float(recall.mean()),
         "test/loss": loss,
+        **({} if top5 is None else {TOP5: top5}),
     }

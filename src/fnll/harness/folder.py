@@ -30,7 +30,7 @@ from fnll.harness.integrity import (
     in_words,
     seal,
 )
-from fnll.harness.metrics import SCORES, best, last, last10
+from fnll.harness.metrics import SCORES, TOP5, best, last, last10
 from fnll.harness.status import MARKS, SUMMARY, Status, marks, status_in
 from fnll.system.files import (
     cut_back,
@@ -204,7 +204,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], diverged: bool, rounds: int) ->
     A loss that is not finite (null in its row) is never the best, and makes the last or the mean it belongs to null.
     """
     result: dict[str, Any] = {}
-    for name in SCORES:
+    for name in (*SCORES, *([TOP5] if rows and TOP5 in rows[-1] else [])):
         values = [row[name] for row in rows]
         places = [(row["step"], row[name]) for row in rows]
         result[name] = {
