@@ -12,10 +12,10 @@ from fnll.harness.execute import execute
 from fnll.harness.prepare import prepare
 from fnll.methods.fedavg import FedAvg
 from fnll.report.analysis import analyse
-from fnll.report.example import write_run
 from fnll.report.store import load
 from fnll.scenario import assemble
 from fnll.testing import Recording, TinyWorld
+from fnll.testing.store import write_run
 from fnll.testing.worlds import CLASSES, CLIENTS
 from fnll.weights import all_finite
 

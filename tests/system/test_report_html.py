@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from fnll.report import analyse, load, main_table, write
-from fnll.report.example import write_run, write_store
+from fnll.testing.example import write_store
+from fnll.testing.store import write_run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

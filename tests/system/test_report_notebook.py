@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from fnll.report.example import write_store
+from fnll.testing.example import write_store
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "results.ipynb"
 

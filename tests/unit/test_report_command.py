@@ -9,10 +9,11 @@ import pytest
 from fnll.errors import UserError
 from fnll.report import analyse, load
 from fnll.report.command import add_arguments, main, parse_targets
-from fnll.report.example import write_run, write_store
 from fnll.report.html import Picture, page, provenance
 from fnll.report.payload import Shared, payload, rounded
 from fnll.report.table import Table
+from fnll.testing.example import write_store
+from fnll.testing.store import write_run
 
 
 def arguments(*words):

@@ -7,8 +7,9 @@ import pytest
 from fnll.errors import UserError
 from fnll.plotting.palette import COLOURS, YARDSTICK, looks
 from fnll.report import analyse, figures, load
-from fnll.report.example import write_run, write_store
 from fnll.report.gallery import gallery, telling_cell
+from fnll.testing.example import write_store
+from fnll.testing.store import write_run
 
 
 def lines(ax):

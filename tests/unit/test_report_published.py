@@ -11,13 +11,13 @@ import pytest
 from fnll.errors import UserError
 from fnll.report import load
 from fnll.report.command import add_arguments, main
-from fnll.report.example import write_run
 from fnll.report.figures.published import published, reference_curves
 from fnll.report.outside import overlays, reference_table
 from fnll.report.published import Comparison, comparisons
 from fnll.report.published_tables import as_list, as_printed, ordered
 from fnll.report.render import to_markdown
 from fnll.report.store import Store
+from fnll.testing.store import write_run
 
 FEDCORR = {
     "method.correction": True, "method.stage1_cohort": 1, "method.beta": 5.0, "method.mixup_stages": [1],

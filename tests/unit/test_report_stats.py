@@ -1,6 +1,5 @@
 """Statistics on hand-made records with known answers."""
 
-import json
 import math
 
 import numpy as np
@@ -10,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fnll.errors import UserError
-from fnll.harness.folder import summarise
-from fnll.harness.integrity import seal
+from fnll.harness.folder import RunFolder
 from fnll.harness.metrics import SCORES
 from fnll.report import RULES, Scores, analyse, cells, differences, interval, load, recovered, scores, target_cost
 from fnll.report.blocks import against, block_values, rank, signed_rank, smallest_p
-from fnll.report.example import write_run
+from fnll.testing.store import write_run
 
 T4 = 2.7764451051977987  # 97.5 % quantile of Student's t with 4 degrees of freedom
 T2 = 4.302652729696142  # and with 2
@@ -302,24 +300,18 @@ def test_selection_rules_by_hand(tmp_path):
     assert value == {"best": 0.9, "last": pytest.approx(0.29), "last10": pytest.approx(0.245), "best_val": 0.2}
 
 
-def reseal(folder):
-    """Let the summary's hashes be those of the files as they are now."""
-    seal(folder, json.loads((folder / "summary.json").read_text()))
-
-
 @pytest.mark.parametrize("lost", [None, 3, 12, 16])
 @pytest.mark.parametrize("step", [1, 3])
 def test_rules_agree_with_the_summary_the_run_wrote(tmp_path, step, lost):
     """The harness's own `summarise`, on every place of the grid or on few, with a loss that is not finite at `lost`."""
-    run_id = write_run(tmp_path, "fedavg", [0.1 * i for i in range(1, 10)] + [0.5] * 8)
-    lines = (tmp_path / run_id / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    rows = [row | ({"test/loss": None} if i == lost else {}) for i, row in enumerate(rows)][
-        (len(rows) - 1) % step :: step
-    ]
-    (tmp_path / run_id / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    reseal(tmp_path / run_id)
-    summary = summarise(rows, diverged=False, rounds=len(lines))
+    accuracy = [0.1 * i for i in range(1, 10)] + [0.5] * 8
+    loss = [None if i == lost else 2.3 * (1 - value) for i, value in enumerate(accuracy)]
+    steps = range(1, 18)[16 % step :: step]
+    some = [at - 1 for at in steps]
+    run_id = write_run(
+        tmp_path, "fedavg", [accuracy[i] for i in some], steps=steps, metrics={"test/loss": [loss[i] for i in some]}
+    )
+    summary = RunFolder(tmp_path / run_id).summary()
     store = load(tmp_path)
     for metric in SCORES:
         for rule, expected in summary[metric].items():
@@ -328,10 +320,7 @@ def test_rules_agree_with_the_summary_the_run_wrote(tmp_path, step, lost):
 
 
 def test_the_last_ten_are_places_on_the_grid_not_lines(tmp_path):
-    run_id = write_run(tmp_path, "slow", [0.0] * 10 + [1.0] * 10)
-    lines = (tmp_path / run_id / "metrics.jsonl").read_text().splitlines()
-    (tmp_path / run_id / "metrics.jsonl").write_text("\n".join(lines[1::2]) + "\n")  # evaluated every other step
-    reseal(tmp_path / run_id)
+    write_run(tmp_path, "slow", [0.0] * 5 + [1.0] * 5, steps=range(2, 21, 2))  # evaluated every other step
     assert scores(load(tmp_path)).frame["value"].iloc[0] == 1.0
 
 

@@ -9,8 +9,8 @@ from fnll.errors import UserError
 from fnll.harness.folder import FORMAT, RunFolder
 from fnll.harness.integrity import seal
 from fnll.report import load
-from fnll.report.example import write_run
 from fnll.report.folders import flatten
+from fnll.testing.store import write_run
 
 
 def only(frame):

@@ -31,10 +31,11 @@ from fnll.report import (
     to_markdown,
     to_rich,
 )
-from fnll.report.example import write_run, write_store
 from fnll.report.latex import latex_text
 from fnll.report.payload import payload
 from fnll.report.render import as_csv, markdown_text
+from fnll.testing.example import write_store
+from fnll.testing.store import write_run
 
 NASTY = r"""</script><b>&"'\ # $ % ^ _ { } ~ | * ` [x] é ł 中 ρ ± <!--"""
 

@@ -15,10 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from omegaconf import OmegaConf
+
 from fnll.errors import UserError
 from fnll.harness.diagnostics import plain
 from fnll.harness.integrity import (
+    CONFIG,
     FORMAT,
+    MANIFEST,
     METRICS,
     NOTHING,
     RECORDS,
@@ -38,6 +42,7 @@ from fnll.system.files import (
     own_folder,
     remove_file,
     remove_leftovers,
+    write_atomic,
     write_json,
 )
 from fnll.system.foreign import json_object
@@ -127,7 +132,7 @@ class RunFolder:
         if not any((self.path / name).exists() for name in (METRICS, "checkpoint")):
             return
         try:
-            found = format_of(json_object(self.path / "manifest.json"))
+            found = format_of(json_object(self.path / MANIFEST))
         except (OSError, ValueError):
             return  # damaged: what there is to resume from is checked by itself
         if found != FORMAT:
@@ -142,6 +147,12 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def describe(self, config: Mapping[str, Any], command: str, facts: Mapping[str, Any]) -> None:
+        """Write what the run is: its resolved settings with the names of the choices, and the facts around them."""
+        write_atomic(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        manifest = {"format": FORMAT, "run_id": self.run_id, "command": command, **facts}
+        write_json(self.path / MANIFEST, plain(manifest))
 
     def mark(self, status: Status, facts: Mapping[str, Any]) -> None:
         """Write down what this attempt came to, if it did not come to an end; `status` is one of `MARKS`."""

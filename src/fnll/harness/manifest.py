@@ -15,25 +15,18 @@ from omegaconf import OmegaConf
 from fnll import NUMBERS, __version__
 from fnll.harness.budget import typed_shares
 from fnll.harness.config import Request
-from fnll.harness.diagnostics import plain
 from fnll.harness.folder import RunFolder
 from fnll.harness.identity import code_of, settings
-from fnll.harness.integrity import FORMAT
 from fnll.harness.making import privileges
 from fnll.harness.prepare import Run, numerics_of
 from fnll.scenario.scenario import CLEAN
-from fnll.system.files import write_atomic, write_json
 
 
 def describe(request: Request, folder: RunFolder, device: str, **facts: object) -> None:
     """Write what a run is: the resolved config with the names of the choices, and the facts around it."""
     config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
     config.pop("sweep", None)  # of the grid, not of the run
-    write_atomic(folder.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
-    manifest = {
-        "format": FORMAT,
-        "run_id": folder.run_id,
-        "command": request.command,
+    around = {
         "numbers": NUMBERS,
         "numerics": numerics_of(request.cfg),
         "commit": commit(),
@@ -52,7 +45,7 @@ def describe(request: Request, folder: RunFolder, device: str, **facts: object) 
         },
         **facts,
     }
-    write_json(folder.path / "manifest.json", plain(manifest))
+    folder.describe(config, request.command, around)
 
 
 def facts_of(run: Run) -> dict[str, Any]:

@@ -34,6 +34,7 @@ MOVED = {  # both below `fnll`
     "processes": "system.processes",
     "proximal": "tools.proximal",
     "records": "harness.folder",
+    "report.example": "testing.example",
     "report.figures.style": "plotting.style",
     "report.grid": "report.cells",
     "report.palette": "plotting.palette",
