@@ -22,21 +22,34 @@ IDLE_ROUNDS = 1000  # rounds in a row that may upload no weights before the run 
 
 
 def federate(
-    method: Method, executor: Executor, world: World, *, budget: int, seed: int, resume: Snapshot | None = None
+    method: Method,
+    executor: Executor,
+    world: World,
+    *,
+    budget: int,
+    seed: int,
+    resume: Snapshot | None = None,
+    whole_round: int | None = None,
 ) -> Iterator[tuple[Snapshot, Ledger]]:
-    """Run `method` until its clients have sent `budget` updates; yield each round what an experimenter may know."""
+    """Run `method` until its clients have sent `budget` updates; yield each round what an experimenter may know.
+
+    With `whole_round`, a round that asks for more clients than it may choose from counts as so many updates: the
+    budget is then one of rounds.
+    """
     if resume is None:
         clients: Clients = {}
         ledger = Ledger()
         state = method.init(Federation(world, executor, budget=budget, seed=seed, t=-1, clients=clients, ledger=ledger))
         resume = Snapshot(0, state, clients, ledger.totals)
     now, idle = resume, 0
-    while now.totals.client_updates < budget:
+    while now.totals.spent < budget:
         clients, ledger = dict(now.clients), Ledger()  # this round's own: a failed round changes nothing
         fed = Federation(
             world, executor, budget=budget, seed=seed, t=now.t, clients=clients, ledger=ledger, before=now.totals
         )
         state = method.round(now.state, fed)
+        if whole_round is not None and ledger.short:
+            ledger.totals += Totals(absent=max(0, whole_round - ledger.totals.client_updates))
         now = Snapshot(now.t + 1, state, clients, now.totals + ledger.totals)
         idle = 0 if ledger.totals.client_updates else idle + 1
         if idle > IDLE_ROUNDS:
@@ -71,6 +84,16 @@ class Totals(NamedTuple):
     client_updates: int = 0  # exchanges that brought weights back: the currency of the budget
     up_bytes: int = 0
     down_bytes: int = 0
+    absent: int = 0  # updates that short rounds were charged with beside those they had, if rounds are counted
+
+    @property
+    def spent(self) -> int:
+        """How much of the budget is gone."""
+        return self.client_updates + self.absent
+
+    def costs(self) -> dict[str, int]:
+        """What was really sent, by name."""
+        return {name: value for name, value in self._asdict().items() if name != "absent"}
 
     def __add__(self, other: Totals) -> Totals:  # type: ignore[override]
         return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -101,6 +124,7 @@ class Ledger:
     totals: Totals = field(default_factory=Totals)
     traces: list[Trace] = field(default_factory=list)
     records: dict[str, Any] = field(default_factory=dict)
+    short: bool = False  # more clients were asked for than there were to choose from
 
     def add(self, call: Call, update: Update) -> None:
         up = nbytes(update.weights) + nbytes(update.report)
@@ -179,8 +203,8 @@ class Federation:
 
     @property
     def spent(self) -> int:
-        """Client updates sent so far; the run ends when they reach `budget`."""
-        return self._before.client_updates + self._ledger.totals.client_updates
+        """How much of `budget` is gone: the client updates sent so far, unless rounds are counted."""
+        return self._before.spent + self._ledger.totals.client_updates
 
     @property
     def inhabited(self) -> list[int]:
@@ -209,6 +233,7 @@ class Federation:
         pool = [k for k in sorted(range(self.num_clients) if among is None else among) if self.sizes[k] > 0]
         if not pool:
             raise ValueError(f"round {self.t}: asked to sample from no clients; the method's selection came out empty")
+        self._ledger.short |= len(pool) < n
         weights = None
         if p is not None:
             weights = np.asarray(p, dtype=float)[pool]

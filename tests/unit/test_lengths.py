@@ -2,8 +2,8 @@
 
 import json
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from fnll.errors import UserError
 from fnll.federation import World
 from fnll.harness.budget import node_in_rounds
-from fnll.harness.config import compose, config_dir, options
+from fnll.harness.config import compose, config_dir, inherited, options
 from fnll.harness.execute import execute
 from fnll.harness.folder import DeclinedError
 from fnll.harness.prepare import prepare
@@ -73,22 +73,21 @@ def test_an_inner_method_has_shares_of_what_is_left_for_it():
     assert usual["warmup"] == 5  # a fifth of stage 3's 25 rounds
 
 
-def test_presets_of_papers_have_the_papers_numbers():
-    home = config_dir() / "preset"
-    for path in sorted(home.rglob("*.yaml")):
-        preset = str(path.relative_to(home).with_suffix(""))
-        method = max((m for m in options("method") if path.stem.startswith(f"{m}_")), key=len, default=None)
-        dataset = max((d for d in options("dataset") if path.stem.endswith(f"_{d}")), key=len, default=None)
-        if method is None or dataset is None or not marked(get_object(_target(method))):
-            continue
-        node = compose([f"method={method}", f"dataset={dataset}", f"preset={preset}"]).cfg.method
-        shares = [key for key in marked(get_object(node._target_)) if isinstance(node[key], str)]
-        assert not shares, f"{preset} leaves {', '.join(shares)} to the defaults"
+def test_the_papers_worlds_have_numbers_and_not_shares():
+    home = config_dir() / "paper"
+    for path in sorted(home.glob("*/*/*.yaml")):
+        node = {**inherited(options("method")[path.stem]), **_of_method(path, home)}
+        if "_target_" in node:
+            shares = [key for key in marked(get_object(node["_target_"])) if isinstance(node.get(key), str)]
+            shares = [key for key in shares if not node[key].startswith("${")]
+            assert not shares, f"{path} leaves {', '.join(shares)} to the defaults"
 
 
-@cache
-def _target(method: str) -> str:
-    return compose([f"method={method}"]).cfg.method._target_
+def _of_method(path: Path, home: Path) -> dict[str, Any]:
+    """What a world's file, and those that it starts from, set for its method."""
+    node = yaml.safe_load(path.read_text())
+    bases = [home / f"{base}.yaml" for base in node.get("defaults", []) if base != "_self_"]
+    return {**{key: v for base in bases for key, v in _of_method(base, home).items()}, **node.get("method", {})}
 
 
 def test_the_number_counts_and_is_recorded(tmp_path: Path):

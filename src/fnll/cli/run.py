@@ -20,8 +20,8 @@ from fnll.harness.config import (
     config_dir,
     explain,
     in_new_words,
-    named_preset,
     options,
+    papers_words,
     request_of,
 )
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         hydras.addHandler(logging.StreamHandler(sys.stdout))
     check_choices(argv, extra)
     before = sys.argv
-    sys.argv = ["fnll run", *named_preset(argv, extra)]
+    sys.argv = ["fnll run", *papers_words(argv, extra)]
     try:
         for group in GROUPS:
             options(group, extra)

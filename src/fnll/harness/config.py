@@ -23,11 +23,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fnll.errors import UserError, nearest, require
+from fnll.harness.worlds import NONE, of_preset, worlds
 
 log = logging.getLogger(__name__)
 
 CONFIG_NAME = "run"
-PAPER = "preset=paper"
 MISTAKES = (HydraException, OmegaConfBaseException, yaml.YAMLError)  # what a wrong word or file makes Hydra raise
 ENTRY_POINTS = "fnll.configs"
 RENAMED = {"executor=cohort": "executor=vectorised"}  # words of earlier versions that are still understood
@@ -41,7 +41,7 @@ GROUPS = (
     "method",
     "executor",
     "logger",
-    "preset",
+    "paper",
     "experiment",
 )
 
@@ -81,7 +81,7 @@ def _plugin_dir(point: EntryPoint) -> Path:
 def options(group: str, extra: Sequence[Path] = ()) -> dict[str, Path]:
     """The choices of a config group, ours and the plugins'; two packages with the same name are refused."""
     found: dict[str, Path] = {}
-    for folder in (config_dir(), *plugin_dirs().values(), *extra):
+    for folder in folders(extra):
         for path in sorted((folder / group).glob("*.yaml")):
             if path.stem in found and found[path.stem] != path:
                 raise UserError(
@@ -127,7 +127,7 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> 
     GlobalHydra.instance().clear()
     overrides = in_new_words(overrides)
     check_choices(overrides, config_dirs)
-    overrides = named_preset(overrides, config_dirs)
+    overrides = papers_words(overrides, config_dirs)
     try:
         with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
             cfg = hydra_compose(CONFIG_NAME, overrides=[*overrides, *search], return_hydra_config=True)
@@ -153,30 +153,42 @@ def check_choices(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Non
             raise UserError(f"{group} needs a choice; leave it out, or type {group}=NAME with one of {choices}")
 
 
-def named_preset(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[str]:
-    """Put the preset of the chosen method and data set in the place of `preset=paper`."""
-    rest = [word for word in words if word != PAPER]
-    if len(rest) == len(words):
-        return rest
-    choices = compose([word for word in rest if "=" in word and not word.startswith("-")], config_dirs).choices
-    name = f"{choices['method']}_{choices['dataset']}"
-    if name in options("preset", config_dirs):
-        return [f"preset={name}" if word == PAPER else word for word in words]  # in its place: options may follow
-    log.warning("no paper has settings for method=%(method)s on dataset=%(dataset)s; the shared ones are used", choices)
-    return rest
+def papers_words(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[str]:
+    """`words` with `paper=...` in the place of the presets that 0.2 had; says once what is new."""
+    done = list(words)
+    for place, word in enumerate(words):  # in its place: options may follow
+        if not word.startswith("preset="):
+            continue
+        rest = [other for other in words if other != word and "=" in other and not other.startswith("-")]
+        choices = compose(rest, config_dirs).choices
+        world = of_preset(word.partition("=")[2], choices["method"], choices["dataset"], folders(config_dirs))
+        done[place] = f"paper={world}"
+        if world == NONE and word == "preset=paper":
+            log.warning(
+                "no paper has settings for method=%(method)s on dataset=%(dataset)s; the shared ones are used", choices
+            )
+        else:
+            log.warning("%s is called %s since 0.3", word, done[place])
+    return done
+
+
+def folders(config_dirs: Sequence[Path] = ()) -> list[Path]:
+    """Every folder of configs: ours, the plugins', and those that were named."""
+    return [config_dir(), *plugin_dirs().values(), *config_dirs]
 
 
 def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config_dirs: Sequence[Path] = ()) -> Request:
     """Split a config with Hydra's own node into the run's config and the choices made."""
     hydra = cfg.hydra if "hydra" in cfg else HydraConfig.get()
     chosen = [(str(key), value) for key, value in hydra.runtime.choices.items() if value is not None]
-    choices = {key: str(value) for key, value in chosen if not key.startswith("hydra/") and "@_global_" not in key}
+    own = ("hydra/", "paper@", "experiment@")  # what nobody chose: it follows from other choices
+    choices = {key: str(value) for key, value in chosen if not key.startswith(own)}
     if overrides is None:
         overrides = tuple(hydra.overrides.task)
-    own = cfg.copy()
-    with open_dict(own):
-        own.pop("hydra", None)
-    resolved: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    ours = cfg.copy()
+    with open_dict(ours):
+        ours.pop("hydra", None)
+    resolved: Any = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
     _check_keys(resolved)
     if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
         raise UserError(f"method={choices['method']}: methods lie in the folder `method` itself; type the name alone")
@@ -219,6 +231,9 @@ def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
     if several:
         return UserError(f"{several['word']} has several values; type `fnll sweep {several['word']}` to run them all")
     missing = re.search(r"Could not find '(?P<group>[\w/]+)/(?P<name>[^'/]+)'", text)
+    if missing and missing["group"].partition("/")[0] == "paper":
+        name = f"{missing['group']}/{missing['name']}".removeprefix("paper/")
+        return UserError(f"there is no paper={name}; {nearest(name, worlds(folders(config_dirs)))}")
     if missing:
         group, name = missing["group"], missing["name"]
         hint = nearest(name, options(group, config_dirs)) if group in GROUPS else "see `fnll run --help`"
@@ -247,21 +262,21 @@ def _elsewhere(key: str, error: Exception, config_dirs: Sequence[Path]) -> UserE
     """The message about a setting that other choices of its group have, but not the one that was made."""
     group, _, setting = key.partition(".")
     choices = options(group, config_dirs) if group in GROUPS else {}
-    having = [name for name, path in choices.items() if key in _leaves(_inherited(path), f"{group}.")]
+    having = [name for name, path in choices.items() if key in _leaves(inherited(path), f"{group}.")]
     if not having:
         return None
     node = getattr(error.__cause__, "parent_node", None)  # the group's own node, where the setting was looked for
     target = node.get("_target_") if isinstance(node, DictConfig) else None
-    chosen = [name for name, path in choices.items() if target and _inherited(path).get("_target_") == target]
+    chosen = [name for name, path in choices.items() if target and inherited(path).get("_target_") == target]
     subject = f"{group}={chosen[0]}" if len(chosen) == 1 else f"the chosen {group}"
     return UserError(f"{subject} has no setting {setting!r}; these choices of {group} have it: {', '.join(having)}")
 
 
-def _inherited(path: Path) -> dict[str, Any]:
+def inherited(path: Path) -> dict[str, Any]:
     """A choice's settings with those of the choices it starts from."""
     own = yaml.safe_load(path.read_text()) or {}
     bases = [path.with_name(f"{base}.yaml") for base in own.get("defaults", []) if isinstance(base, str)]
-    return {key: value for base in bases if base.exists() for key, value in _inherited(base).items()} | own
+    return {key: value for base in bases if base.exists() for key, value in inherited(base).items()} | own
 
 
 def _known_keys(key: str) -> list[str]:
@@ -269,7 +284,7 @@ def _known_keys(key: str) -> list[str]:
     group = key.split(".")[0]
     keys: set[str] = set(GROUPS)
     sources = [(config_dir() / f"{CONFIG_NAME}.yaml", "")]
-    groups = [group] if group in GROUPS else [name for name in GROUPS if name not in ("preset", "experiment")]
+    groups = [group] if group in GROUPS else [name for name in GROUPS if name not in ("paper", "experiment")]
     sources += [(path, f"{name}.") for name in groups for path in options(name).values()]
     for path, prefix in sources:
         keys |= _leaves(yaml.safe_load(path.read_text()) or {}, prefix)

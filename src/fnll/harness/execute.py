@@ -19,6 +19,7 @@ from fnll.harness.config import Request, store_of
 from fnll.harness.folder import DeclinedError, RunFolder, StoreError
 from fnll.harness.identity import run_id
 from fnll.harness.integrity import METRICS
+from fnll.harness.label import not_compared
 from fnll.harness.making import declined
 from fnll.harness.manifest import describe, facts_of
 from fnll.harness.observer import Observer, Progress, overlaps
@@ -87,6 +88,8 @@ def prepare_or_record(request: Request) -> Run:
 
 def _ask(run: Run) -> None:
     """Let the method decline a scenario that it cannot take, and a budget in which it would be another method."""
+    if reason := not_compared(run.request):
+        raise DeclinedError(reason)
     if reason := declined(run.method, run.world):
         raise DeclinedError(f"{run.request.name} declines this scenario: {reason}")
     if reason := run.too_small():
@@ -126,6 +129,7 @@ def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bo
             budget=run.budget,
             seed=run.cfg.seed,
             resume=last,
+            whole_round=run.whole_round,
         )
         for snapshot, ledger in rounds:
             diverged = not all_finite(snapshot.state.weights)

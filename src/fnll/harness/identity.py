@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from fnll import NUMBERS
 from fnll.harness.config import GROUPS, Request, config_dir
 
-NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "experiment", "sweep")
+NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "paper", "experiment", "sweep")
 WITHIN = {
     "eval": ("overlap",),
     "dataset": (
@@ -47,6 +47,9 @@ def settings(request: Request) -> dict[str, Any]:
     for group, names in WITHIN.items():
         for name in names if isinstance(config[group], dict) else ():
             config[group].pop(name, None)
+    config["protocol"] = config["protocol"].partition(",")[0]  # in what settings differ follows from them
+    if config["budget"] == "updates":  # runs of earlier versions, which had no other, keep their names
+        del config["budget"]
     return config
 
 
@@ -57,7 +60,7 @@ def packaged_names(folder: Path) -> dict[str, str]:
     Where several choices state one target, the shortest of their names counts, so `NAME` before `NAME_official`. What
     a choice holds inside has its place for a name, `noise/h_idn.annotator`, unless it is a choice of its own.
     """
-    groups = [group for group in GROUPS if group not in (*NOT_IDENTITY, "preset")]
+    groups = [group for group in GROUPS if group not in NOT_IDENTITY]
     files = [(group, path) for group in groups for path in (folder / group).glob("*.yaml")]
     stated = [
         (place, target)

@@ -140,7 +140,7 @@ class Observer:
 
     def _step(self, snapshot: Snapshot) -> int:
         """Position on the grid: how many times m client updates have been sent."""
-        return min(snapshot.totals.client_updates // self.run.cohort_size, self.run.cfg.rounds)
+        return min(snapshot.totals.spent // self.run.cohort_size, self.run.cfg.rounds)
 
     def _due(self, step: int) -> bool:
         crossed = self._crossed(step, self.run.cfg.eval_every)
@@ -159,7 +159,7 @@ class Observer:
         row |= scores(*confusion(model, self.test))
         if self.validation is not None:
             row["val/accuracy"] = scores(*confusion(model, self.validation))["test/accuracy"]
-        row |= {f"comm/{name}": value for name, value in snapshot.totals._asdict().items()}
+        row |= {f"comm/{name}": value for name, value in snapshot.totals.costs().items()}
         row |= self.diagnostics.score(window)
         if memorised:
             row |= self.diagnostics.memorisation(model)
@@ -172,7 +172,7 @@ class Observer:
         require_registered(row)
         self.folder.append(DIAGNOSTICS, facts)
         self.folder.append(METRICS, [row])
-        over = snapshot.totals.client_updates >= self.run.budget
+        over = snapshot.totals.spent >= self.run.budget
         if over or time.perf_counter() - self.saved >= self.run.cfg.checkpoint_seconds:
             self.checkpoints.save(snapshot, self.folder.written())
             self.saved = time.perf_counter()

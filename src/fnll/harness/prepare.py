@@ -21,6 +21,7 @@ from fnll.federation import Executor, Method, World
 from fnll.harness import identity
 from fnll.harness.budget import in_rounds, too_small
 from fnll.harness.config import Request, store_of
+from fnll.harness.label import labelled
 from fnll.harness.making import completed, networks
 from fnll.harness.moved import new_home
 from fnll.harness.provenance import described
@@ -61,6 +62,11 @@ class Run:
     def budget(self) -> int:
         """Client updates that every method may spend."""
         return self.asked.cfg.rounds * self.cohort_size
+
+    @property
+    def whole_round(self) -> int | None:
+        """What a round with fewer clients than it asked for counts as; None: as many updates as it has."""
+        return self.cohort_size if self.asked.cfg.budget == "rounds" else None
 
     def too_small(self) -> str | None:
         """Why the budget does not do for the method's stages, with the smallest that would; None if it does."""
@@ -131,7 +137,7 @@ def prepare(request: Request) -> Run:
     """Check the settings, build the scenario and put the pieces together."""
     cfg = request.cfg
     check_settings(cfg)
-    known_as = described(request)
+    known_as = labelled(described(request))
     device = device_of(cfg.device)
     if cfg.precision == "16-mixed" and device.type == "cpu":  # Lightning would quietly compute in bfloat16
         raise UserError("precision=16-mixed needs a GPU; type precision=bf16-mixed, or 32-true")
@@ -158,7 +164,7 @@ def check_settings(cfg: DictConfig) -> None:
     require(cfg.eval.overlap in (True, False, "auto"), f"eval.overlap is true, false or auto, got {cfg.eval.overlap}")
     require_at_least("checkpoint_seconds", cfg.checkpoint_seconds, 0, "at most one checkpoint in so many seconds")
     store_of(cfg)
-    require(cfg.protocol in ("shared", "paper"), f"protocol is shared or paper, got {cfg.protocol!r}")
+    require(cfg.budget in ("updates", "rounds"), f"budget is updates or rounds, got {cfg.budget!r}")
 
 
 def with_given_clients(request: Request, dataset: Dataset) -> Request:

@@ -23,6 +23,7 @@ INCIDENTAL = {
     "sweep",
     "experiment",
     "preset",
+    "paper",
     "seed",
     "scenario_seed",
     "runs_dir",
