@@ -63,11 +63,13 @@ def main(argv: Sequence[str]) -> int:
 def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
     # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait for them.
     from rich.console import Console
+    from rich.markup import escape
 
     from fnll.cli.progress import RunBar, verdict
     from fnll.harness.execute import execute
     from fnll.harness.loggers import watchers
     from fnll.harness.prepare import prepare
+    from fnll.scenario.card import card
 
     request = request_of(cfg, config_dirs=config_dirs)
     mirrors = watchers(request)  # first: a mistake in them shows before data is read
@@ -75,6 +77,9 @@ def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
     console = Console(stderr=False, highlight=False)
     folder = Path(request.cfg.runs_dir) / run.run_id
     known = (folder / "summary.json").exists()
+    if run.dataset.names:  # somebody's own data: nobody made them to suit the methods
+        for remark in card(run.scenario, run.truth, run.dataset.class_names).remarks:
+            console.print(f"[yellow]![/] {escape(remark.text)}", soft_wrap=True)
     summary = execute(run, [RunBar(console), *mirrors])
     if known:
         console.print(

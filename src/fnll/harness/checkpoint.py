@@ -48,6 +48,7 @@ class Restored(NamedTuple):
 
     snapshot: Snapshot
     records: dict[str, Written]
+    notes: dict[str, Any]  # what the observer sums up over rounds
 
 
 class Checkpoints:
@@ -57,7 +58,7 @@ class Checkpoints:
         self.folder, self.blobs, self.run_id = folder, folder / "blobs", run_id
         self._known: dict[int, tuple[object, str]] = {}  # id of an object already written -> (the object, its address)
 
-    def save(self, snapshot: Snapshot, records: Mapping[str, Written]) -> None:
+    def save(self, snapshot: Snapshot, records: Mapping[str, Written], notes: Mapping[str, Any] | None = None) -> None:
         """Write `snapshot`; afterwards older ones and the files only they refer to are removed."""
         for folder in (self.folder, self.blobs):
             own_folder(folder)
@@ -70,6 +71,8 @@ class Checkpoints:
             "state": writer.encode(snapshot.state),
             "clients": [[k, writer.encode(kept)] for k, kept in snapshot.clients.items()],
         }
+        if notes:
+            body["notes"] = [[name, writer.encode(value)] for name, value in notes.items()]
         body["loose"] = writer.flush()
         body["files"] = sorted(writer.files)
         self._known = writer.known
@@ -110,7 +113,8 @@ class Checkpoints:
         if not isinstance(state, State) or not all(isinstance(kept, Kept) for kept in clients.values()):
             raise ValueError("it holds no state")
         t, *totals = (_whole(number) for number in (body["t"], *body["totals"]))
-        return Restored(Snapshot(t, state, clients, Totals(*totals)), records_of(body))
+        notes = {name: reader.decode(value) for name, value in body.get("notes", [])}
+        return Restored(Snapshot(t, state, clients, Totals(*totals)), records_of(body), notes)
 
     def _prune(self) -> None:
         remove_leftovers(self.folder)

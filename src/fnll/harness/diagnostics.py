@@ -15,6 +15,7 @@ from sklearn.metrics import confusion_matrix
 from torch import Tensor, nn
 
 from fnll.federation import Clients, Ledger, Trace
+from fnll.harness.detectors import client_scores, sample_scores
 from fnll.scenario.scenario import Scenario, Truth
 from fnll.seeding import torch_rng
 
@@ -62,6 +63,21 @@ class Diagnostics:
             if "noise_levels" in done.ledger.records:
                 row |= self._levels(done.ledger.records["noise_levels"], done.before, done.after)
         return row
+
+    def detectors(
+        self, suspicion: np.ndarray | None, levels: Sequence[float] | None, noisy: Sequence[int] | None
+    ) -> Row:
+        """What the method has told so far, scored as a review list and as verdicts on clients."""
+        if self.clean is None or self.truth.labels is None:
+            return {}
+        row: Row = {}
+        if suspicion is not None:
+            row |= sample_scores(suspicion, (self.scenario.labels != self.truth.labels).numpy())
+        known = [float("nan")] * len(self.clean) if levels is None else levels
+        called = np.isin(np.arange(len(self.clean)), noisy if noisy is not None else [])
+        told = client_scores(known, called, self.truth.realised.numpy())
+        kept = (("levels/rank", levels), ("find/accused", noisy))
+        return row | {key: told[key] for key, given in kept if given is not None and key in told}
 
     def facts(self, window: Sequence[Round]) -> list[Row]:
         """What the server recorded, in JSON's types, and the state of the labels as each stage left them.

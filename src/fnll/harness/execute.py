@@ -25,6 +25,8 @@ from fnll.harness.manifest import describe, facts_of
 from fnll.harness.observer import Observer, Progress, overlaps
 from fnll.harness.prepare import Run, prepare
 from fnll.harness.status import Status
+from fnll.harness.verdict_files import write_verdict
+from fnll.harness.verdicts import judge
 from fnll.scenario.scenario import CLEAN
 from fnll.system.files import remove_folder, write_atomic
 from fnll.weights import all_finite
@@ -119,7 +121,7 @@ def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bo
     executor = run.executor()
     observer = Observer(run, folder, checkpoints, watchers, overlaps(run.cfg, spare_core))
     last = restored.snapshot if restored else None
-    observer.resume(last)
+    observer.resume(last, restored.notes if restored else None)
     diverged = False
     try:
         rounds = federate(
@@ -158,6 +160,8 @@ def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bo
         "protocol": run.cfg.protocol,
         **({"test_truth": run.truth.test_truth} if run.truth.test_truth != CLEAN else {}),
     }
+    if last is not None and not diverged and run.dataset.names:  # somebody's own data: this is what they came for
+        write_verdict(run, folder.path, judge(run, last, observer.tally))
     summary = folder.finish(facts, diverged=diverged, rounds=run.cfg.rounds)
     for watcher in watchers:
         watcher.finish(summary)

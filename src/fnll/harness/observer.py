@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from fnll.harness.folder import RunFolder
 from fnll.harness.integrity import DIAGNOSTICS, METRICS
 from fnll.harness.metrics import LAST, require_registered
 from fnll.harness.prepare import Run
+from fnll.harness.tally import Tally
 from fnll.images import InMemory
 
 
@@ -61,6 +63,7 @@ class Observer:
         self.diagnostics = Diagnostics(
             scenario, truth, samples=cfg.diagnostics_samples, device=device, shuffled=run.batch_dependent
         )
+        self.tally = Tally(scenario)
         self.window: list[Round] = []
         self.before: Clients = {}
         self.last_step = 0
@@ -94,7 +97,7 @@ class Observer:
             self.sampled = self.test.sampled(self.run.cfg.diagnostics_samples)
         return local_accuracies(method.models(snapshot.state), self.sampled)
 
-    def resume(self, snapshot: Snapshot | None) -> None:
+    def resume(self, snapshot: Snapshot | None, notes: Mapping[str, Any] | None = None) -> None:
         """Take up where a checkpoint left off; at the very beginning, note the labels as they were given."""
         if snapshot is None:
             given = {"step": 0, "t": 0, "stage": "given"}
@@ -102,6 +105,7 @@ class Observer:
             self.folder.append(DIAGNOSTICS, labels)
         else:
             self.before = snapshot.clients
+            self.tally = Tally(self.run.scenario, notes)
             self.last_step = self._step(snapshot)
             rows = self.folder.rows()
             self.total = rows[-1]["time/total_s"] if rows else 0.0
@@ -161,8 +165,12 @@ class Observer:
             row["val/accuracy"] = scores(*confusion(model, self.validation))["test/accuracy"]
         row |= {f"comm/{name}": value for name, value in snapshot.totals.costs().items()}
         row |= self.diagnostics.score(window)
+        self.tally.add(window)
         if memorised:
             row |= self.diagnostics.memorisation(model)
+            row |= self.diagnostics.detectors(
+                self.tally.suspicion(snapshot.clients), self.tally.levels, self.tally.noisy
+            )
         facts = [{"step": step, **fact} for fact in self.diagnostics.facts(window)]
         if memorised and (local := self._local_models(snapshot)):
             row |= local_scores(local)
@@ -174,7 +182,7 @@ class Observer:
         self.folder.append(METRICS, [row])
         over = snapshot.totals.spent >= self.run.budget
         if over or time.perf_counter() - self.saved >= self.run.cfg.checkpoint_seconds:
-            self.checkpoints.save(snapshot, self.folder.written())
+            self.checkpoints.save(snapshot, self.folder.written(), self.tally.notes())
             self.saved = time.perf_counter()
         for watcher in self.watchers:
             watcher.step(row, facts, self.run.cfg.rounds)
