@@ -24,13 +24,14 @@ from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import compose, config_dir
 from fnll.harness.diagnostics import precision_recall
 from fnll.images import HorizontalFlip, InMemory, Transform
-from fnll.methods import fedrn, fedrn_reliability
+from fnll.methods import fedrn
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedrn import FedRN, HeadTuning, NeighbourState
 from fnll.methods.fedrn_reliability import cosines, ensemble, expertise, most_reliable, reliability, shares
 from fnll.models import Network, mlp
 from fnll.net import Net
 from fnll.seeding import derive, torch_rng
+from fnll.system.notices import forget
 from fnll.testing import Recording, Roundtrip, TinyWorld, play, same, tiny_local
 from fnll.tools import predict, two_component_gmm
 from fnll.types import Batch, Call, Client, Samples
@@ -132,8 +133,8 @@ def test_if_nobody_is_reliable_all_votes_count_the_same(warnings_anew: pytest.Lo
 
 @pytest.fixture
 def warnings_anew(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """Fallbacks are logged once per process; here they are logged again."""
-    fedrn_reliability.warn_once.cache_clear()
+    """Fallbacks are logged once a run; here they are logged again."""
+    forget()
     caplog.set_level(logging.WARNING)
     return caplog
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fnll.seeding import numpy_rng
+from fnll.system.notices import forget
 from fnll.tools import mixture, two_component_gmm
 
 TWO_CLUSTERS = np.concatenate([np.linspace(0, 0.1, 20), np.linspace(0.8, 1, 10)])
@@ -97,7 +98,7 @@ def test_seeds_address_the_fit() -> None:
 
 
 def test_each_fallback_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    mixture._warn_once.cache_clear()
+    forget()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             two_component_gmm([0.5, 0.5], seed=0)  # type: ignore[arg-type]

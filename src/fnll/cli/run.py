@@ -69,18 +69,17 @@ def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
     from fnll.harness.execute import execute
     from fnll.harness.loggers import watchers
     from fnll.harness.prepare import prepare
-    from fnll.scenario.card import card
+    from fnll.harness.warned import listening
 
-    request = request_of(cfg, config_dirs=config_dirs)
-    mirrors = watchers(request)  # first: a mistake in them shows before data is read
-    run = prepare(request)
     console = Console(stderr=False, highlight=False)
-    folder = Path(request.cfg.runs_dir) / run.run_id
-    known = (folder / "summary.json").exists()
-    if run.dataset.names:  # somebody's own data: nobody made them to suit the methods
-        for remark in card(run.scenario, run.truth, run.dataset.class_names).remarks:
-            console.print(f"[yellow]![/] {escape(remark.text)}", soft_wrap=True)
-    summary = execute(run, [RunBar(console), *mirrors])
+    logging.captureWarnings(True)
+    with listening(lambda text, _: console.print(f"[yellow]![/] {escape(text)}", soft_wrap=True)) as warned:
+        request = request_of(cfg, config_dirs=config_dirs)
+        mirrors = watchers(request)  # first: a mistake in them shows before data is read
+        run = prepare(request)
+        folder = Path(request.cfg.runs_dir) / run.run_id
+        known = (folder / "summary.json").exists()
+        summary = execute(run, [RunBar(console), *mirrors], warned=warned)
     if known:
         console.print(
             f"{run.run_id} is finished already; nothing to do (delete its folder to compute it again)",

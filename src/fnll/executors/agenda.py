@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from fnll.system.notices import Notice, repeat
 from fnll.types import Call, Update
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,14 @@ class Failure:
         """Raise the job's exception in this process."""
         self.error.__notes__ = list(self.notes)
         raise self.error from RemoteError(self.traceback)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What comes back from another process: the update or why there is none, and what was warned of there."""
+
+    reply: Update | Failure
+    notices: tuple[Notice, ...] = ()
 
 
 def _portable(error: Exception) -> Exception:
@@ -90,8 +99,11 @@ class Agenda:
         self._running.add(i)
         return i
 
-    def settle(self, i: int, reply: Update | Failure) -> None:
+    def settle(self, i: int, answer: Answer) -> None:
         """Call `i` was answered."""
+        for notice in answer.notices:
+            repeat(notice)
+        reply = answer.reply
         self._running.discard(i)
         if isinstance(reply, Failure):
             self._failures[i] = reply

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from fnll.errors import UserError, require, require_integer
-from fnll.executors.agenda import Agenda, Failure
+from fnll.executors.agenda import Agenda, Answer
 from fnll.executors.arena import Arena, Packer, Ticket
 from fnll.executors.numerics import Numerics, Setup, limit_threads
 from fnll.executors.worker import noting, pack, post, serve
@@ -167,8 +167,8 @@ class Worker:
             agenda.repeat(i, _cause_of_death(self.process.exitcode))
             return
         with arena:
-            reply: Update | Failure = arena.load(ticket)
-        agenda.settle(i, reply)
+            answer: Answer = arena.load(ticket)
+        agenda.settle(i, answer)
 
     def end(self) -> None:
         """Stop at once."""

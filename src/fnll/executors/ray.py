@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fnll.errors import UserError, require, require_at_least, require_integer, require_positive
-from fnll.executors.agenda import Agenda, Failure
+from fnll.executors.agenda import Agenda, Answer
 from fnll.executors.arena import Packer, Ticket, unpack
 from fnll.executors.numerics import Numerics, Setup, limit_threads
-from fnll.executors.worker import answer, noting, pack
+from fnll.executors.worker import HEARD, answer, noting, pack
 from fnll.scenario.scenario import Scenario
 from fnll.system.processes import usable_cores
 from fnll.types import Call, Update
@@ -129,7 +129,7 @@ class Ray:
             del busy[done]
             agenda.repeat(i, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
             return
-        reply: Update | Failure = unpack(as_tensor(array), Ticket(*ticket), own=True)
+        reply: Answer = unpack(as_tensor(array), Ticket(*ticket), own=True)
         agenda.settle(i, reply)
         self._idle.append(busy.pop(done)[0])
 
@@ -193,6 +193,7 @@ class Actor:
 
     def __init__(self, scenario: np.ndarray, ticket: tuple[int, int], setup: Setup) -> None:
         setup.apply()
+        logging.getLogger().addHandler(HEARD)
         self.scenario: Scenario = unpack(as_tensor(scenario), Ticket(*ticket), own=False)
         self.device = setup.device
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -13,13 +14,16 @@ from typing import Any
 
 import torch
 
-from fnll.executors.agenda import Failure, title
+from fnll.executors.agenda import Answer, Failure, title
 from fnll.executors.arena import Arena, Packer, Ticket, unpack
 from fnll.executors.jobs import perform
 from fnll.executors.numerics import Setup
 from fnll.scenario.scenario import Scenario
+from fnll.system.notices import Collector
 from fnll.system.processes import GONE
 from fnll.types import Call
+
+HEARD = Collector()  # what is warned of in this process goes home with the next answer
 
 
 def serve(connection: Connection, setup: Setup, directory: str) -> None:
@@ -28,6 +32,7 @@ def serve(connection: Connection, setup: Setup, directory: str) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.chdir(directory)  # relative paths mean what they mean to the parent
     setup.apply()
+    logging.getLogger().addHandler(HEARD)
     with suppress(*GONE):
         scenario = receive(connection)()
         while True:
@@ -42,10 +47,10 @@ def answer(scenario: Scenario, read: Callable[[], Call], device: torch.device) -
             call = read()
         update = perform(scenario, call, device)
         with noting(f"{title(call)}: what it returned cannot be sent to another process"):
-            return packer, packer.add(update)
+            return packer, packer.add(Answer(update, HEARD.take()))
     except Exception as error:
         packer = Packer()
-        return packer, packer.add(Failure.of(error))
+        return packer, packer.add(Answer(Failure.of(error), HEARD.take()))
 
 
 def pack(packer: Packer, call: Call) -> Ticket:

@@ -17,7 +17,7 @@ from fnll.federation import federate
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import Request, store_of
 from fnll.harness.folder import DeclinedError, RunFolder, StoreError
-from fnll.harness.identity import run_id
+from fnll.harness.identity import run_id, settings
 from fnll.harness.integrity import METRICS
 from fnll.harness.label import not_compared
 from fnll.harness.making import declined
@@ -27,6 +27,7 @@ from fnll.harness.prepare import Run, prepare
 from fnll.harness.status import Status
 from fnll.harness.verdict_files import write_verdict
 from fnll.harness.verdicts import judge
+from fnll.harness.warned import Warned, listening, warn_of
 from fnll.scenario.scenario import CLEAN
 from fnll.system.files import remove_folder, write_atomic
 from fnll.weights import all_finite
@@ -36,21 +37,35 @@ log = logging.getLogger(__name__)
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}  # what a store's disk may answer
 
 
-def execute(run: Run, watchers: list[Progress] | None = None, *, spare_core: bool | None = None) -> dict[str, Any]:
+def execute(
+    run: Run,
+    watchers: list[Progress] | None = None,
+    *,
+    spare_core: bool | None = None,
+    warned: Warned | None = None,
+) -> dict[str, Any]:
     """Do `run` to its end from where it stands, and return its summary; a finished run is only read.
 
-    `spare_core` says whether evaluation has a core to itself, for eval.overlap=auto; None: find out.
+    `spare_core` says whether evaluation has a core to itself, for eval.overlap=auto; None: find out. `warned` has heard
+    what preparing it warned of, and hears the rest.
     """
+    if warned is None:
+        with listening() as warned:
+            return execute(run, watchers, spare_core=spare_core, warned=warned)
     folder = RunFolder(Path(run.cfg.runs_dir) / run.run_id)
     if folder.finished:
+        warned.recall(folder.path)
         return folder.summary()
     folder.require_resumable()
     folder.open()
     try:
         if folder.finished:  # another process finished it while we waited for the lock
+            warned.recall(folder.path)
             return folder.summary()
         folder.unmark()
         describe(run.request, folder, **facts_of(run))
+        warned.keep_in(folder.path, settings(run.request))
+        warn_of(run.dataset, run.scenario, run.truth)
         _ask(run)
         return _train(run, folder, watchers or [], spare_core)
     except DeclinedError as error:

@@ -99,8 +99,12 @@ def code_of(config: dict[str, Any]) -> dict[str, str]:
     packages, and what a module imports from elsewhere, are not looked at.
     """
     counting = {group: node for group, node in config.items() if group not in BUILT}
-    tops = {target.split(".")[0] for target in _targets(counting)}
-    return {top: digest for top in sorted(tops.difference(VERSIONED)) if (digest := source_digest(top))}
+    return {top: digest for top in plugins_of(counting) if (digest := source_digest(top))}
+
+
+def plugins_of(config: Mapping[str, Any]) -> list[str]:
+    """The modules and packages of others that `config` takes things from, by their top names."""
+    return sorted({target.split(".")[0] for target in _targets(dict(config))}.difference(VERSIONED))
 
 
 def _targets(node: object) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 
 SUMMARY = "summary.json"
+WARNINGS = "warnings.jsonl"
 
 
 class Status(StrEnum):
@@ -47,3 +49,15 @@ def status_in(folder: Path) -> Status:
         return Status.FINISHED
     found = mark_in(folder)
     return found[0] if found else Status.UNFINISHED
+
+
+def warnings_in(folder: Path) -> list[dict[str, str]]:
+    """What a run warned of, in order: `logger`, `text`, and for scenarios `about`, in words that all seeds share."""
+    path = folder / WARNINGS
+    found: list[dict[str, str]] = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            found.append(dict(json.loads(line)))
+        except ValueError:
+            continue  # torn by a kill
+    return found

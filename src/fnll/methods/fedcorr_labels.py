@@ -6,7 +6,6 @@ Functions of tensors only, so that every decision can be checked by hand. Argume
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from fractions import Fraction
@@ -15,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fnll.system.notices import warn_once
 from fnll.tools import double_softmax_cross_entropy, lid, two_component_gmm
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def lid_score(logits: Tensor, neighbours: int, cap: float | None, lid_small_n: s
     """
     values = lid(logits.softmax(dim=1), neighbours, "paper" if lid_small_n == "shrink_k" else "official")
     if cap is not None and bool((values > cap).any()):
-        _warn_once(f"LID values of single samples above method.lid_cap={cap:g} count as {cap:g}")
+        warn_once(log, f"LID values of single samples above method.lid_cap={cap:g} count as {cap:g}")
         values = values.clamp(max=cap)
     return float(values.mean())
 
@@ -65,13 +65,8 @@ def relabelled(y: Tensor, logits: Tensor, positions: Tensor, confidence: float, 
     """`y` with the predicted class at those `positions` where its probability reaches θ (`confidence`), equation 7."""
     top, answer = logits[positions].softmax(dim=1).max(dim=1)
     if not bool(top.isfinite().all()):
-        _warn_once("samples whose prediction is not finite keep their label")
+        warn_once(log, "samples whose prediction is not finite keep their label")
     sure = top >= confidence if conf_op == "at_least" else top > confidence
     labels = y.clone()
     labels[positions[sure]] = answer[sure]
     return labels
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    log.warning("%s (logged once)", message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from fnll.images import Transform, affine
 from fnll.lengths import Length
 from fnll.local import Classifier, Fit, LocalSpec, Training
 from fnll.methods.fedavg import FedAvg
+from fnll.system.notices import warn_once
 from fnll.types import Batch, Client, Update
 from fnll.weights import Weights
 
@@ -67,7 +67,9 @@ class FedLSR(FedAvg):
 
     def train(self, client: Client, weights: Weights) -> Training:
         if self.second_view == "own" and not client.data.transform.augmentations:
-            _warn_once("method.second_view=own repeats the data set's augmentation, and it has none: views are equal")
+            warn_once(
+                log, "method.second_view=own repeats the data set's augmentation, and it has none: views are equal"
+            )
         views = 2 if self.second_view == "own" else 1
         trained = yield Fit(self.module(client, weights), client, views=views)
         return Update(trained.weights, memory=trained.memory)
@@ -190,8 +192,3 @@ def recoloured(x: Tensor, generator: torch.Generator) -> Tensor:
         for i in order:
             x = steps[i](x, 0.4 * amounts[i] - 0.2 if i == 3 else 0.2 + 1.6 * amounts[i])
     return change.rgb_to_grayscale(x, num_output_channels=x.shape[1]) if grey < 0.2 and x.shape[1] == 3 else x
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    log.warning("%s (logged once)", message)

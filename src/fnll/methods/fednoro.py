@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedla import adjusted_cross_entropy
 from fnll.methods.fednoro_aggregation import Distance, discounted, distance_aware
 from fnll.methods.fednoro_detection import INDICATORS, Covariance, indicator_table, noisy_rows
+from fnll.system.notices import warn_once
 from fnll.tools import Variant, class_means, kd_ramp, la_kd, predict
 from fnll.types import Batch, Client, Each, State, Update
 from fnll.weights import Weights, mean
@@ -147,7 +147,7 @@ class FedNoRo(FedAvg):
             return fed.sample(self.cohort_size)
         clean = set(fed.inhabited) - state.noisy
         if not clean:
-            _warn_once("FedNoRo would drop every client as noisy, so it drops none")
+            warn_once(log, "FedNoRo would drop every client as noisy, so it drops none")
         return fed.sample(self.cohort_size, among=clean or None)
 
     def distillation(self, t: int) -> float:
@@ -199,8 +199,3 @@ class Distilled(Classifier):
     def loss(self, batch: Batch) -> Tensor:
         target = (self.teacher(batch.x) / self.temperature).softmax(dim=1)  # y_G, equation 4
         return la_kd(self.net(batch.x), batch.y, target, self.counts, self.weight, self.missing)
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    log.warning("%s (logged once)", message)

@@ -25,10 +25,10 @@ from fnll.methods.fedrn_reliability import (
     most_reliable,
     reliability,
     shares,
-    warn_once,
 )
 from fnll.models import Network
 from fnll.seeding import derive, torch_rng
+from fnll.system.notices import warn_once
 from fnll.tools import evaluating, min_max, predict, sample_losses, two_component_gmm
 from fnll.types import Batch, Client, Each, State, Update
 from fnll.weights import Weights
@@ -162,7 +162,9 @@ class FedRN(FedAvg):
         target = clients.index(c)
         scores = reliability(target, standing.expertise, standing.cosines[target], self.alpha)
         if self.k >= len(clients):
-            warn_once(f"method.k={self.k} is more than there are other clients; all {len(clients) - 1} of them vote")
+            warn_once(
+                log, f"method.k={self.k} is more than there are other clients; all {len(clients) - 1} of them vote"
+            )
         k = min(self.k, len(clients) - 1)
         if self.neighbours == "random":
             others = [i for i in range(len(clients)) if i != target]
@@ -288,5 +290,5 @@ class HeadTuning(Classifier):
 def _or_all(keep: Tensor) -> Tensor:
     if bool(keep.any()):
         return keep
-    warn_once("no sample of a client is called clean; it uses all of them")
+    warn_once(log, "no sample of a client is called clean; it uses all of them")
     return torch.ones_like(keep)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Sequence
 
@@ -10,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fnll.system.notices import warn_once
 from fnll.tools import min_max
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def shares(scores: Sequence[float]) -> list[float]:
     total = sum(scores)
     if total > 0:
         return [score / total for score in scores]
-    warn_once("a client and its neighbours all have reliability 0; they vote with equal weight")
+    warn_once(log, "a client and its neighbours all have reliability 0; they vote with equal weight")
     return [1 / len(scores)] * len(scores)
 
 
@@ -64,11 +64,5 @@ def ensemble(posteriors: Tensor, shares: Sequence[float]) -> Tensor:
 
 def _scaled(values: Tensor, what: str) -> Tensor:
     if len(values) and bool(values.min() == values.max()):
-        warn_once(f"all {what} are equal; each counts {NEUTRAL}")
+        warn_once(log, f"all {what} are equal; each counts {NEUTRAL}")
     return min_max(values, when_flat=NEUTRAL)
-
-
-@functools.cache
-def warn_once(message: str) -> None:
-    """Log a fallback the first time it is taken."""
-    log.warning("%s (logged once)", message)

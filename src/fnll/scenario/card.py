@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from fnll.scenario.scenario import CLEAN, OBSERVED, UNKNOWN, Scenario, Truth
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LID_NEIGHBOURS = 20  # FedCorr's k: LID looks at so many other samples of the client
 MIXTURE_SIZE = 10  # two values for each of the five parameters of a two-component mixture of numbers
@@ -26,6 +29,7 @@ class Remark:
 
     tag: str  # in a client's row of the table
     text: str
+    about: str  # the same in words that do not depend on the draw, so that scenarios of several seeds share it
     clients: tuple[int, ...] = ()
 
 
@@ -94,6 +98,8 @@ class Card:
 
     def table(self) -> pd.DataFrame:
         """One row per client: size, classes, noise, remarks, and samples per class."""
+        import pandas as pd  # late: runs look at the remarks only
+
         tags: list[list[str]] = [[] for _ in range(self.num_clients)]
         for remark in self.remarks:
             for k in remark.clients if remark.tag else ():
@@ -149,12 +155,15 @@ def _about_data(card: Card) -> list[Remark | None]:
     noisy_test = "the test set has observed labels, which may be wrong: accuracy on it is agreement with them"
     lost = [name for name, total in zip(card.class_names, card.counts.sum(0), strict=True) if not total]
     unseen = [name for name, total in zip(card.class_names, card.seen.sum(0), strict=True) if not total]
+    absent = set(unseen) - set(lost)
     return [
-        Remark("", f"no client holds class {', '.join(lost)}") if lost else None,
-        Remark("", f"no client has a sample labelled {', '.join(unseen)}") if set(unseen) - set(lost) else None,
-        Remark("", dropped) if unused > 0 else None,
-        Remark("", noisy_test) if card.test_truth == OBSERVED else None,
-        Remark("", few) if 1 < card.num_clients < MIXTURE_SIZE else None,
+        Remark("", f"no client holds class {', '.join(lost)}", "no client holds some class") if lost else None,
+        Remark("", f"no client has a sample labelled {', '.join(unseen)}", "some label is never seen")
+        if absent
+        else None,
+        Remark("", dropped, "training samples belong to no client") if unused > 0 else None,
+        Remark("", noisy_test, noisy_test) if card.test_truth == OBSERVED else None,
+        Remark("", few, few) if 1 < card.num_clients < MIXTURE_SIZE else None,
     ]
 
 
@@ -186,7 +195,8 @@ def _about_classes(card: Card) -> list[Remark | None]:
             card,
             (present > 1) & (present < card.num_classes),
             "",  # the table's column of classes says it
-            f"some of the {card.num_classes} classes missing (the fewest that a client has: {fewest})",
+            f"some of the {card.num_classes} classes missing",
+            f" (the fewest that a client has: {fewest})",
         ),
     ]
 
@@ -197,19 +207,19 @@ def _about_noise(card: Card) -> list[Remark | None]:
             known = f"the true labels of {card.reviewed:,} reviewed samples alone are known"
         else:
             known = "nobody knows the true labels"
-        return [Remark("", f"{known}: noise levels and their detection cannot be measured")]
+        unknown = f"{known}: noise levels and their detection cannot be measured"
+        return [Remark("", unknown, unknown)]
     if card.fingerprint != card.origin:  # an oracle changed the realised levels on purpose
         return []
     gap = np.abs(card.nominal - card.realised)
     chance = 3 * np.sqrt(card.nominal * (1 - card.nominal) / np.maximum(card.sizes, 1))
     far = (card.sizes > 0) & (gap > np.maximum(FAR_APART, chance))  # False where there is no nominal level
     k = int(np.argmax(np.where(far, gap, -1)))
-    most = f"client {card.called(k)}, nominal {card.nominal[k]:.2f}, realised {card.realised[k]:.2f}"
-    return [
-        _remark(card, far, "nominal ≠ realised", f"share of wrong labels far from the nominal level (most: {most})")
-    ]
+    most = f" (most: client {card.called(k)}, nominal {card.nominal[k]:.2f}, realised {card.realised[k]:.2f})"
+    return [_remark(card, far, "nominal ≠ realised", "share of wrong labels far from the nominal level", most)]
 
 
-def _remark(card: Card, which: np.ndarray, tag: str, problem: str) -> Remark | None:
+def _remark(card: Card, which: np.ndarray, tag: str, problem: str, detail: str = "") -> Remark | None:
     clients = tuple(np.flatnonzero(which).tolist())
-    return Remark(tag, f"{problem}: {named(clients, card.called)}", clients) if clients else None
+    said = f"{problem}{detail}: {named(clients, card.called)}"
+    return Remark(tag, said, problem, clients) if clients else None

@@ -17,6 +17,7 @@ from fnll.harness.status import Status
 from fnll.sweep.events import Begun, Ending, Evaluated, Event, Outcome, Said
 from fnll.sweep.grid import PlannedRun
 
+NAMED = 3  # runs that a warning of several is shown with
 HEARTBEAT = 30.0  # seconds of silence after which plain output says what is going on
 
 
@@ -107,8 +108,8 @@ class Plain:
 
     def show(self, job: PlannedRun, event: Event) -> None:
         self.tally.show(job, event)
-        if isinstance(event, Said) and event.text not in self.warned:
-            self.warned.add(event.text)  # thirty runs with one warning say it once
+        if isinstance(event, Said) and not self.warned & {event.text, event.about}:
+            self.warned |= {event.text, event.about} - {""}  # thirty runs with one warning say it once
             self.say(f"{job}: {event.text}")
 
     def postpone(self, job: PlannedRun) -> None:
@@ -194,6 +195,19 @@ def summarise(outcomes: Mapping[PlannedRun, Outcome], seconds: float) -> list[st
         for reason, jobs in reasons.items():
             lines.append(f"{kind}: {reason}")
             lines += [f"  {job.command}" if kind is Ending.FAILED else f"  {job}" for job in jobs]
+    return [*lines, *_warnings(outcomes)]
+
+
+def _warnings(outcomes: Mapping[PlannedRun, Outcome]) -> list[str]:
+    """What runs warned of, each with its runs: it is in their folders and below every table, too."""
+    found: defaultdict[str, list[PlannedRun]] = defaultdict(list)
+    for job, outcome in outcomes.items():
+        for text in outcome.warnings:
+            found[text].append(job)
+    lines = []
+    for text, jobs in found.items():
+        some = ", ".join(map(str, jobs[:NAMED])) + (f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else "")
+        lines.append(f"warning: {text} ({'all runs' if len(jobs) == len(outcomes) > 1 else some})")
     return lines
 
 

@@ -28,6 +28,7 @@ class Outcome:
     detail: str = ""  # why, if it did not finish; `diverged` if it did so early
     accuracy: float | None = None  # mean of the last ten evaluations
     seconds: float = 0.0
+    warnings: tuple[str, ...] = ()  # what it warned of, in words that runs share
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Said:
     """A run has a warning for the user."""
 
     text: str
+    about: str = ""  # the same in words that runs share
 
 
 @dataclass(frozen=True)

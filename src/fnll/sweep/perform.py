@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from fnll.harness.folder import BusyError, DeclinedError, RunFolder, StoreError
 from fnll.harness.loggers import watchers
 from fnll.harness.prepare import Run, prepare
 from fnll.harness.status import Status, status_in
-from fnll.sweep.events import Begun, Ending, Evaluated, Outcome, Send
+from fnll.harness.warned import Warned, listening
+from fnll.sweep.events import Begun, Ending, Evaluated, Outcome, Said, Send
 from fnll.sweep.grid import PlannedRun
 
 
@@ -47,11 +49,18 @@ def perform(job: PlannedRun, send: Send, *, spare_core: bool | None = None) -> O
     """Do one run, or find out why not. Raises nothing that a run can cause: other runs are waiting."""
     started = time.monotonic()
     reporter = Reporter(send)
+    with listening(lambda text, about: send(Said(text, about))) as warned:
+        outcome = _attempt(job, reporter, warned, spare_core, started)
+    told = tuple(notice.get("about") or text for text, notice in warned.found.items())
+    return replace(outcome, warnings=tuple(dict.fromkeys(told)))
+
+
+def _attempt(job: PlannedRun, reporter: Reporter, warned: Warned, spare_core: bool | None, started: float) -> Outcome:
     try:
         request = compose(job.words, job.config_dirs)
         limit_threads(OmegaConf.select(request.cfg, "executor.threads", default=1))
         mirrors = watchers(request)
-        summary = execute(prepare_or_record(request), [reporter, *mirrors], spare_core=spare_core)
+        summary = execute(prepare_or_record(request), [reporter, *mirrors], spare_core=spare_core, warned=warned)
     except BusyError as error:
         return Outcome(Ending.BUSY, str(error))
     except StoreError as error:

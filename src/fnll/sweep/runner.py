@@ -57,7 +57,7 @@ class Speaker(logging.Handler):
         self.send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.send(Said(record.getMessage().strip().split("\n")[0]))
+        self.send(Said(record.getMessage().strip().split("\n")[0], getattr(record, "about", "")))
 
 
 def _die_with_parent() -> None:

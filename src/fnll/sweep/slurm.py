@@ -134,7 +134,8 @@ def _decode(line: str) -> tuple[int, Event]:
     i, name, fields = json.loads(line)
     if name == Ended.__name__:
         outcome = fields["outcome"]
-        return i, Ended(Outcome(**{**outcome, "kind": Ending(outcome["kind"])}))
+        warnings = tuple(outcome["warnings"])
+        return i, Ended(Outcome(**{**outcome, "kind": Ending(outcome["kind"]), "warnings": warnings}))
     event: Event = getattr(events, name)(**fields)
     return i, event
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import warnings
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
+
+from fnll.system.notices import warn_once
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def _finite(points: np.ndarray) -> np.ndarray:
     finite = np.isfinite(points)
     if finite.all():
         return points
-    _warn_once("values that are not finite are replaced by the largest finite one before a mixture is fitted")
+    warn_once(log, "values that are not finite are replaced by the largest finite one before a mixture is fitted")
     known = finite.any(axis=0)
     high = np.where(finite, points, -np.inf).max(axis=0, initial=-np.inf)
     low = np.where(finite, points, np.inf).min(axis=0, initial=np.inf)
@@ -95,7 +96,7 @@ def _nothing_to_separate(table: np.ndarray) -> str | None:
 
 
 def _all_low(points: np.ndarray, reason: str) -> TwoComponents:
-    _warn_once(f"a mixture separates nothing because {reason}; everything counts as clean")
+    warn_once(log, f"a mixture separates nothing because {reason}; everything counts as clean")
     centre = torch.as_tensor(points.mean(axis=0)) if len(points) else torch.zeros(points.shape[1:])
     means = torch.stack([centre, centre]).double()
     return TwoComponents(
@@ -123,8 +124,3 @@ def _ordered(model: Any, table: np.ndarray, shape: tuple[int, ...], order: str) 
         variances=torch.from_numpy(variances[components].reshape(2, *shape)),
         weights=torch.from_numpy(model.weights_[components]),
     )
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    log.warning("%s (logged once)", message)
