@@ -7,10 +7,11 @@ import re
 import pytest
 
 from fnll.errors import UserError
-from fnll.report import analyse, load
+from fnll.report import analyse, load, main_table
+from fnll.report.bands import Shared, curves, shown
 from fnll.report.command import add_arguments, main, parse_targets
 from fnll.report.html import Picture, page, provenance
-from fnll.report.payload import Shared, payload, rounded
+from fnll.report.payload import payload
 from fnll.report.table import Table
 from fnll.testing.example import write_store
 from fnll.testing.store import write_run
@@ -98,13 +99,30 @@ def test_targets():
 # --- the page's data --------------------------------------------------------------------------------------------------
 
 
-def test_numbers_are_short_and_never_nan():
-    assert [rounded(v) for v in (0.123456789, 1200.0, float("nan"), float("inf"))] == [0.12346, 1200, None, None]
+def test_numbers_are_as_tables_print_them_and_never_nan():
+    halves = (0.99125, 0.98375, 0.991251, 0.1, float("nan"), float("inf"))
+    assert [shown(v, "test/accuracy") for v in halves] == [99.12, 98.38, 99.13, 10, None, None]
+    assert [shown(v, "test/loss") for v in (2.30258509, 12345.6)] == [2.303, 12350]
+    assert shown(1234567.0, "comm/client_updates") == 1234570
 
 
 def test_equal_arrays_are_stored_once():
     shared = Shared()
-    assert [shared.add([1.0, 2.0]), shared.add([3.0]), shared.add([1.0, 2.0])] == [0, 1, 0]
+    found = [shared.add(values, "test/accuracy") for values in ([0.1, 0.2], [0.3], [0.1, 0.2])]
+    assert found == [0, 1, 0]
+
+
+def test_bands_are_means_at_evaluations_within_their_scale(tmp_path):
+    for seed, values in enumerate(([0.5, 0.9], [0.7, 1.0])):
+        write_run(tmp_path, "fedavg", values, seed=seed)
+    store = load(tmp_path)
+    data = curves(store, ["test/accuracy"], ["fedavg"])
+    xs, mean, low, high = data["bands"]["0,0"]["test/accuracy"]
+    assert data["arrays"][xs[0]] == [1, 2]
+    assert data["arrays"][mean] == [60, 95]
+    assert data["arrays"][low] == [45.86, 87.93]  # standard deviations 14.14 and 7.07
+    assert data["arrays"][high] == [74.14, 100]  # not 102.07
+    assert [data["arrays"][run["test/accuracy"][1]] for run in data["curves"]] == [[50, 90], [70, 100]]
 
 
 def test_the_payload_is_json_and_agrees_with_the_statistics(runs):
@@ -112,10 +130,15 @@ def test_the_payload_is_json_and_agrees_with_the_statistics(runs):
     data = json.loads(json.dumps(payload(analysis, "ρ=0.6 τ=0.5"), allow_nan=False))
     assert data["start"] == {"metric": "test/accuracy", "rule": "last10", "cell": 1}
     assert [method["name"] for method in data["methods"]] == ["fedavg", "fedcorr", "oracle"]
-    entry = next(e for e in data["grid"]["test/accuracy|last10"] if e[:2] == [1, 1])
+    grid = data["grid"]["test/accuracy|last10"]
     cell = analysis.cells.set_index(["method", "cell"]).loc[("fedcorr", "ρ=0.6 τ=0.5")]
-    assert entry[2] == pytest.approx(cell["mean"], rel=1e-4)
-    assert entry[7] == 2
+    text, marks, value = grid["entries"]["mean"][1 * 2 + 1]  # row 1, column 1 of 2
+    assert (value, marks) == (cell["mean"], "best")
+    rows = {row.label: row for row in main_table(analysis).rows}
+    assert text == rows["fedcorr"].entries[1].text == f"{100 * cell['mean']:.2f} ± {100 * cell['std']:.2f}"
+    assert grid["entries"]["gain"][1] == ["reference", "missing", None]
+    assert grid["captions"]["mean"] == main_table(analysis).title
+    assert ["rank", "best of its column"] in grid["facts"][3]
     assert len(data["curves"]) == len(data["runs"]["id"]) == 18
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from fnll.errors import UserError
-from fnll.plotting.palette import COLOURS, YARDSTICK, looks
+from fnll.plotting.palette import COLOURS, YARDSTICK, colour_of, looks
 from fnll.report import analyse, figures, load
 from fnll.report.gallery import gallery, telling_cell
 from fnll.testing.example import write_store
@@ -61,7 +61,7 @@ def test_colours_stay_with_methods_when_some_are_left_out(store):
     part = store.metrics[store.metrics["method"].isin(["fednoro", "oracle"])]
     for frame in (store.metrics, part):
         colours = {line.get_label(): line.get_color() for line in figures.curves(frame).axes[0].get_lines()}
-        assert colours["fednoro"] == COLOURS[store.methods.index("fednoro")]
+        assert colours["fednoro"] == colour_of("fednoro") == COLOURS[2]
         assert colours["oracle"] == YARDSTICK
 
 
@@ -250,7 +250,8 @@ def test_small_shares_keep_their_digits(tmp_path):
 
 def test_the_gallery_draws_all_that_the_store_allows(store):
     names = [plate.name.split("_fed")[0] for plate in gallery(analyse(store))]
-    assert names[:4] == ["curves_step", "curves_client_updates", "curves_bytes", "curves_total_s"]
+    # Here the other axes only stretch that of the steps: one picture is enough.
+    assert [name for name in names if name.startswith("curves_")] == ["curves_step"]
     assert {"diagnostics", "label_quality", "regime_map", "lid", "confusion", "expertise", "similarity"} <= set(names)
     assert telling_cell(store) == "ρ=0.6 τ=0.5"
 

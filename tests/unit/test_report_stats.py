@@ -117,19 +117,20 @@ def test_best_and_tied_with_the_best():
     assert marks == {"best": (True, False), "close": (False, True), "steady": (False, False)}
 
 
-def test_two_seeds_make_a_best_but_no_tie():
+def test_two_seeds_make_neither_a_best_nor_a_tie():
     table = cells(records({"a": {"c": seeds(10, 11)}, "b": {"c": seeds(11, 9.9)}}))
-    assert row(table, "a")["best"]
-    assert not table["tied"].any()
+    assert not table[["best", "tied"]].to_numpy().any()
+    three = cells(records({"a": {"c": seeds(10, 11, 12)}, "b": {"c": seeds(1, 2)}}))
+    assert row(three, "a")["best"]
 
 
 def test_equal_means_are_both_best():
-    table = cells(records({"a": {"c": seeds(1, 3)}, "b": {"c": seeds(2, 2)}}))
+    table = cells(records({"a": {"c": seeds(1, 3, 2)}, "b": {"c": seeds(2, 2, 2)}}))
     assert table["best"].tolist() == [True, True]
 
 
 def test_for_a_loss_the_lowest_is_best():
-    table = cells(records({"a": {"c": seeds(1, 1)}, "b": {"c": seeds(2, 2)}}, metric="test/loss"))
+    table = cells(records({"a": {"c": seeds(1, 1, 1)}, "b": {"c": seeds(2, 2, 2)}}, metric="test/loss"))
     assert row(table, "a")["best"]
     assert not row(table, "b")["best"]
 

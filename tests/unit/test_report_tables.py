@@ -68,10 +68,12 @@ def test_the_main_table_names_its_number_and_marks_the_best(store):
     assert cells["fedavg", "ρ=0.6"] == "72.00 ± 2.00"
     assert cells["fedcorr", "ρ=0.6"] == "82.00 ± 1.73*"
     assert cells["oracle", "ρ=0.6"] == "92.00 ± 2.00"
-    assert cells["fedavg", "ρ=0"] == "90.00*"
+    assert cells["fedavg", "ρ=0"] == "90.00"  # of one seed nothing is called best
     assert cells["fedcorr", "ρ=0"] == "failed"
     assert cells["oracle", "ρ=0"] == "not run"
-    assert cells["noise (realised)", "ρ=0.6"] == "0.450 (0.405)"  # 12 of 20 clients between 0.5 and 1, nine tenths real
+    # 12 of 20 clients between 0.5 and 1, nine tenths real
+    assert (table.rows[0].label, cells["label noise", "ρ=0.6"]) == ("label noise", "0.41 (nominal 0.45)")
+    assert cells["label noise", "ρ=0"] == "0.00"
 
 
 def test_best_is_always_called_best_on_test(store):
@@ -94,10 +96,10 @@ def test_every_cell_leads_to_its_runs(store):
 
 def test_notes_say_protocol_privileges_and_differing_settings(tmp_path):
     write_run(tmp_path, "fedavg", [0.1], config={"local.lr": 0.03, "protocol": "paper"})
-    write_run(tmp_path, "fedrn", [0.1], config={"local.lr": 0.01})
+    write_run(tmp_path, "fedrn", [0.2], config={"local.lr": 0.01})
     notes = " ".join(main_table(analyse(load(tmp_path))).notes)
     assert "Protocols differ: paper: fedavg; shared: fedrn." in notes
-    assert "fedrn, beyond FedAvg: downloads k further models per round." in notes
+    assert "Extra information used: fedrn: downloads k further models per round." in notes
     assert "local.lr differs between rows: fedavg 0.03; fedrn 0.01." in notes
 
 
@@ -147,9 +149,9 @@ def test_the_page_knows_how_many_seeds_a_share_has(tmp_path):
             write_run(tmp_path, "oracle", [0.6], seed=seed)
     analysis = analyse(load(tmp_path))
     assert list(grid(gap_table(analysis)).values()) == ["55 % (n=2)"]
-    rows = payload(analysis, analysis.store.cell_labels[0])["grid"]["test/accuracy|last10"]
-    (entry,) = [row for row in rows if row[12] is not None]
-    assert entry[11:14] == [3, pytest.approx(0.55), 2]
+    data = payload(analysis, analysis.store.cell_labels[0])["grid"]["test/accuracy|last10"]
+    assert [text for text, *_ in data["entries"]["share"]] == ["reference", "55 % (n=2)", "–"]
+    assert ["share of the recoverable gap", "55 % (n=2)"] in data["facts"][1]
 
 
 def test_the_cost_table_follows_fedcorrs(tmp_path):
@@ -157,7 +159,7 @@ def test_the_cost_table_follows_fedcorrs(tmp_path):
     write_run(tmp_path, "fedcorr", [0.9, 0.9, 0.9], seed=0)
     write_run(tmp_path, "fedprox", [0.5, 0.5, 0.5], seed=0)
     cells = grid(cost_table(analyse(load(tmp_path)), 0.8))
-    assert [text for (_, _), text in sorted(cells.items())] == ["30 (3.0×)", "10 (1.0×)*", "–"]
+    assert [text for (_, _), text in sorted(cells.items())] == ["30 (3.0×)", "10 (1.0×)", "–"]
 
 
 def test_scenarios_missing_runs_and_resources(store):
@@ -219,7 +221,8 @@ def test_latex():
     text = to_latex(small())
     assert r"a & \textbf{1.0} \\" in text
     assert r"b & 0.9$^{\approx}$ \\" in text
-    assert r"method & $\rho$=0.6 $\tau$=0.5 \\" in text
+    assert r"method & $\rho=0.6$ $\tau=0.5$ \\" in text
+    assert r"\label{tab:small}" in text
     assert r"\toprule" in text
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
@@ -100,6 +100,7 @@ class Request:
     choices: dict[str, str]
     overrides: tuple[str, ...] = ()
     config_dirs: tuple[Path, ...] = ()
+    names: dict[str, str] = field(default_factory=dict)  # what tables call a method and those inside it, by their place
 
     @property
     def name(self) -> str:
@@ -192,7 +193,19 @@ def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config
     _check_keys(resolved)
     if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
         raise UserError(f"method={choices['method']}: methods lie in the folder `method` itself; type the name alone")
-    return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs))
+    names = dict(take_names(resolved["method"], "method"))
+    return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs), names)
+
+
+def take_names(node: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Take the `name` out of a method's settings: it is for tables, no part of what is computed or of a run's id."""
+    if not isinstance(node, dict):
+        return
+    if "_target_" in node and node.get("name") is not None:
+        yield place, str(node["name"])
+    node.pop("name", None)
+    for key, value in node.items():
+        yield from take_names(value, f"{place}.{key}")
 
 
 def store_of(cfg: DictConfig) -> Path:

@@ -27,6 +27,7 @@ def describe(request: Request, folder: RunFolder, device: str, **facts: object) 
     config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
     config.pop("sweep", None)  # of the grid, not of the run
     around = {
+        "names": request.names,
         "numbers": NUMBERS,
         "numerics": numerics_of(request.cfg),
         "commit": commit(),
@@ -62,6 +63,7 @@ def facts_of(run: Run) -> dict[str, Any]:
         "num_clients": len(scenario.shards),
         **({"client_names": scenario.client_names} if scenario.client_names else {}),
         **({"test_truth": truth.test_truth} if truth.test_truth != CLEAN else {}),
+        "samples": sum(scenario.sizes),  # that clients train on
         "nominal": truth.nominal,
         "realised": truth.realised,
     }

@@ -6,6 +6,8 @@ import json
 from enum import StrEnum
 from pathlib import Path
 
+from fnll.system.foreign import text
+
 SUMMARY = "summary.json"
 WARNINGS = "warnings.jsonl"
 
@@ -55,9 +57,11 @@ def warnings_in(folder: Path) -> list[dict[str, str]]:
     """What a run warned of, in order: `logger`, `text`, and for scenarios `about`, in words that all seeds share."""
     path = folder / WARNINGS
     found: list[dict[str, str]] = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in text(path).splitlines() if path.exists() else []:
         try:
-            found.append(dict(json.loads(line)))
-        except ValueError:
+            notice = json.loads(line)
+        except (ValueError, RecursionError):
             continue  # torn by a kill
+        if isinstance(notice, dict) and all(isinstance(value, str) for value in notice.values()) and "text" in notice:
+            found.append(notice)
     return found

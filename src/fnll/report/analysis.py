@@ -9,7 +9,7 @@ import pandas as pd
 
 from fnll.errors import UserError, nearest
 from fnll.plotting.palette import Look, looks
-from fnll.report import blocks, stats
+from fnll.report import blocks, identical, stats
 from fnll.report.blocks import Ranking
 from fnll.report.select import Rule, Scores, scores
 from fnll.report.store import Store
@@ -37,7 +37,17 @@ class Analysis:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        return stats.cells(self.scores)
+        """The statistics of every (method, cell); a row that is another one bit for bit wins nothing."""
+        table = stats.cells(self.scores)
+        pairs = zip(table["method"], table["cell"], strict=True)
+        table["twin"] = [self.twins.get((str(method), str(cell)), "") for method, cell in pairs]
+        table.loc[table["twin"] != "", ["best", "tied"]] = False
+        return table
+
+    @cached_property
+    def twins(self) -> dict[tuple[str, str], str]:
+        """Rows whose runs in a cell are those of another row bit for bit: (method, cell) → the row that they are."""
+        return identical.twins(self.store, self.rows)
 
     @cached_property
     def differences(self) -> pd.DataFrame:
@@ -68,7 +78,11 @@ class Analysis:
     @cached_property
     def rows(self) -> list[str]:
         """Row labels in reading order: the reference, the other methods, then oracle and centralised rows."""
-        return sorted(self.store.methods, key=lambda m: (self.store.kind(m) != "method", m != self.reference, m))
+        order = {method: i for i, method in enumerate(self.store.order)}
+        return sorted(
+            self.store.methods,
+            key=lambda m: (self.store.kind(m) != "method", order.get(m, 0), not order and m != self.reference, m),
+        )
 
 
 def analyse(
@@ -76,7 +90,11 @@ def analyse(
 ) -> Analysis:
     """Compare the methods of `store` by `metric` under `rule`; the reference is `fedavg` unless another is named."""
     if reference is not None and reference not in store.methods:
-        raise UserError(f"--reference {reference}: no such row in {store.root}; {nearest(reference, store.methods)}")
+        if reference not in store.names.values():
+            raise UserError(
+                f"--reference {reference}: no such row in {store.root}; {nearest(reference, store.methods)}"
+            )
+        reference = store.row(reference)
     chosen = reference or (REFERENCE if REFERENCE in store.methods else None)
     oracle = next((name for name in ORACLES if name in store.methods), None)
     return Analysis(store, scores(store, metric, rule), chosen, oracle)

@@ -76,6 +76,13 @@ def differing(settings: Sequence[Settings]) -> list[str]:
     return [k for k in keys if len({s.get(k) for s in settings}) > 1]
 
 
+def common_settings(runs: Sequence[StoredRun]) -> Settings:
+    """The settings that all runs share, without those of methods and those that belong in no table."""
+    settings = [_settings(run) for run in runs]
+    varied = {*differing(settings)}
+    return {k: v for k, v in settings[0].items() if k not in varied and not k.startswith(("method.", "scenario."))}
+
+
 def show(value: Hashable) -> str:
     """A setting's value, short."""
     if isinstance(value, tuple):

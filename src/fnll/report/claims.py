@@ -55,6 +55,8 @@ class Facts(_Claims):
     origin: Text | None = None
     fingerprint: Text | None = None
     dataset: Text | None = None
+    samples: Count | None = None
+    names: dict[str, Text] | None = None
 
 
 class Score(_Claims):

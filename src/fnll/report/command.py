@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from fnll.report.render import to_rich
 from fnll.report.select import RULES
 from fnll.report.store import Store, load
 from fnll.report.table import Table
+from fnll.report.words import counted
 from fnll.system.files import make_folder
 
 UNBOUNDED = 10_000  # columns
@@ -24,7 +26,9 @@ UNBOUNDED = 10_000  # columns
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `fnll report`."""
     parser.add_argument("runs_dir", type=Path, metavar="RUNS_DIR", help="the directory that runs were written to")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the report goes")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report"), metavar="DIR", help="where the report goes (default: report)"
+    )
     parser.add_argument("--reference", help="row that differences are taken to (default: fedavg)")
     parser.add_argument("--metric", default="test/accuracy", help="what the headline compares (default: %(default)s)")
     parser.add_argument(
@@ -39,17 +43,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reference-curves", type=Path, metavar="FILE", help="a CSV of curves that others logged, laid over ours"
     )
+    parser.add_argument(
+        "--rows", default="", metavar="A,B,...", help="methods to compare, in the order of the table (default: all)"
+    )
+    parser.add_argument(
+        "--names", default="", metavar="A=NAME,...", help="other names of rows, as fedcorr=Ours (default: their YAML's)"
+    )
+    parser.add_argument("--label", default="", help=r"\label of the headline in LaTeX (default: tab:main_last10)")
     parser.add_argument("--figures", action=argparse.BooleanOptionalAction, default=True, help="draw the figures")
 
 
 def main(args: argparse.Namespace) -> int:
     """Write the report, print its headline table and where the page is."""
-    store = load(args.runs_dir)
+    store = chosen(load(args.runs_dir), args.rows, args.names)
     analysis = analyse(store, args.metric, args.select, args.reference)
     targets = parse_targets(args.targets)
     beside = others(store, args.published, args.reference_curves)
     try:
-        report = write(analysis, make_folder(args.out), targets, with_figures=args.figures, others=beside)
+        report = write(
+            analysis, make_folder(args.out), targets, with_figures=args.figures, others=beside, label=args.label
+        )
     except OSError as error:
         raise UserError(f"--out {args.out}: cannot write the report there ({error.strerror or error})") from error
     console = Console(soft_wrap=True)
@@ -65,8 +78,24 @@ def main(args: argparse.Namespace) -> int:
 def _print(console: Console, table: Table) -> None:
     for block in to_rich(table, console.width if console.is_terminal else None):
         console.print(block)
-    for note in table.notes:
+    if table.caption:
+        console.print(f"  {table.caption}", style="dim", markup=False, highlight=False)
+    for note in table.footnotes:
         console.print(f"  {note}", style="dim", markup=False, highlight=False)
+
+
+def chosen(store: Store, rows: str, names: str) -> Store:
+    """The store with the rows and names that `--rows` and `--names` ask for."""
+    pairs = [pair.partition("=") for pair in _parts(names)]
+    if any(not old.strip() or not new.strip() for old, _, new in pairs):
+        raise UserError(f"--names takes ROW=NAME, separated by commas, as fedavg=FedAvg,fedcorr=Ours; got {names!r}")
+    store = store.renamed({old.strip(): new.strip() for old, _, new in pairs})
+    return store.only(_parts(rows)) if rows.strip() else store
+
+
+def _parts(text: str) -> list[str]:
+    """What commas separate, outside of brackets: `fedprox (mu=0.1, tau=1)` is one row."""
+    return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
 
 
 def parse_targets(text: str) -> tuple[float, ...]:
@@ -84,4 +113,4 @@ def _counted(store: Store) -> str:
     counts = store.runs["status"].value_counts()
     finished = counts.pop(Status.FINISHED)
     others = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-    return f"{finished} runs finished" + (f", {others}" if others else "")
+    return f"{counted(int(finished), 'run')} finished" + (f", {others}" if others else "")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from fnll.report.analysis import Analysis, analyse
 from fnll.report.beside import Others
+from fnll.report.common import settings_table
 from fnll.report.figures import encode
 from fnll.report.gallery import Plate, gallery
 from fnll.report.html import Picture, page
@@ -58,7 +59,7 @@ def all_tables(analysis: Analysis, targets: Sequence[float] = TARGETS) -> list[T
     found.append(resource_table(analysis))
     if any(str(key).startswith("detect/") for key in store.metrics):
         found.append(detection_table(store))
-    found += [scenario_table(store), method_table(analysis)]
+    found += [settings_table(store), scenario_table(store), method_table(analysis)]
     missing = missing_table(store)
     return [*found, missing] if missing.rows else found
 
@@ -70,16 +71,22 @@ def write(
     *,
     with_figures: bool = True,
     others: Others | None = None,
+    label: str = "",
 ) -> Report:
-    """Write everything below `out`; files of an earlier report there are replaced."""
+    r"""Write everything below `out`; files of an earlier report there are replaced.
+
+    `label` is the headline's \label in LaTeX; those of the other tables start with it.
+    """
     others = others or Others()
     made = [*all_tables(analysis, targets), *others.tables]
+    if label:
+        made = [replace(made[0], label=label), *(replace(table, label=f"{label}-{table.name}") for table in made[1:])]
     _write_tables(made, out)
     pictures: list[Picture] = []
     if with_figures:
         pictures = _write_figures(chain(gallery(analysis), others.plates()), own_folder(inside(out, "figures")))
     frames = own_folder(inside(out, "frames"))
-    write_file(inside(frames, "runs.csv"), as_csv(analysis.store.runs.drop(columns=["manifest", "path"])))
+    write_file(inside(frames, "runs.csv"), as_csv(analysis.store.runs.drop(columns=["manifest", "path", "warnings"])))
     write_file(inside(frames, "metrics.csv"), as_csv(analysis.store.metrics))
     html = inside(out, "report.html")
     write_file(html, page(analysis, made[0], made[1:], pictures))
@@ -92,7 +99,8 @@ def _write_tables(made: Sequence[Table], out: Path) -> None:
         for suffix, content in table_files(table):
             write_file(inside(folder, f"{table.name}.{suffix}"), content)
     write_file(inside(out, "tables.tex"), latex_document(map(to_latex, made)))
-    write_file(inside(out, "report.md"), "\n".join(map(to_markdown, made)))
+    first = sorted(made, key=lambda table: table.name != "settings")  # what was compared comes before the numbers
+    write_file(inside(out, "report.md"), "\n".join(map(to_markdown, first)))
 
 
 def _write_figures(plates: Iterable[Plate], folder: Path) -> list[Picture]:

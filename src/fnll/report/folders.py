@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from fnll.harness.folder import in_new_words
 from fnll.harness.integrity import CONFIG, FORMAT, MANIFEST, METRICS, State, examine, format_of, in_words
-from fnll.harness.status import MARKS, SUMMARY, Status, mark_in, status_in
+from fnll.harness.status import MARKS, SUMMARY, Status, mark_in, status_in, warnings_in
 from fnll.report.claims import Facts, Settings, Sums, require_row
 from fnll.system.foreign import ForeignError, json_object, json_of, text, yaml_mapping
 
@@ -33,6 +33,7 @@ class StoredRun:
     summary: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[Mapping[str, Any], ...] = ()  # the lines of metrics.jsonl
     verified: bool = True  # whether its files could be compared with hashes of what it wrote
+    warnings: tuple[Mapping[str, str], ...] = ()  # what it warned of
 
     @property
     def run_id(self) -> str:
@@ -69,8 +70,8 @@ def _read(path: Path) -> StoredRun:
     if finding.state is State.DAMAGED:
         status, reason = Status.DAMAGED, finding.reason
     verified = finding.state is State.INTACT
-    settings = flatten(_by_name(config))
-    return StoredRun(path, status, reason, command, settings, choices, manifest, summary, steps, verified)
+    files = (flatten(_by_name(config)), choices, manifest, summary, steps)
+    return StoredRun(path, status, reason, command, *files, verified, tuple(warnings_in(path)))
 
 
 def read_lines(path: Path, name: str = METRICS) -> tuple[dict[str, Any], ...]:

@@ -9,12 +9,12 @@ import numpy as np
 from fnll.harness.metrics import metric_of
 from fnll.report.analysis import Analysis
 from fnll.report.cells import show
+from fnll.report.identical import twin_notes
+from fnll.report.notices import warning_notes
+from fnll.report.stats import FEWEST
 from fnll.report.store import Store
 
-NOISE = (
-    "Label noise: mean over clients and seeds of the nominal level, and in brackets of the realised one, the share of "
-    "wrong labels."
-)
+NOISE = "Label noise: the share of wrong labels, mean over clients and seeds; in brackets the nominal level."
 
 
 def metric_label(key: str) -> str:
@@ -25,15 +25,26 @@ def metric_label(key: str) -> str:
 
 def footnotes(analysis: Analysis) -> tuple[str, ...]:
     """The notes below a main table, only those that apply."""
-    words = metric_of(analysis.metric).words
-    notes = [
-        f"Mean ± standard deviation over seeds of each run's {words}: {analysis.rule.label}.",
-        "Bold: best mean of the column. ≈: tied with it, the 95 % t interval of the paired difference contains 0 "
-        "(needs 3 pairs of the same scenario and seed).",
-    ]
+    notes = marks(analysis)
     if analysis.rule.name == "best":
         notes.append("Best on test chooses the evaluation by the test set itself: it is optimistic.")
     return (*notes, *context(analysis))
+
+
+def marks(analysis: Analysis) -> list[str]:
+    """What bold and ≈ mean, where a table has them; and why nothing is bold."""
+    cells = analysis.cells[(analysis.cells["kind"] == "method") & analysis.cells["mean"].notna()]
+    notes = ["Bold: best mean of the column."] if cells["best"].any() else []
+    if cells["tied"].any():
+        notes.append(
+            "≈: tied with the best, the 95 % t interval of the paired difference contains 0 (needs 3 pairs of the same "
+            "scenario and seed)."
+        )
+    rivals = cells.groupby("cell").filter(lambda group: len(group) > 1 and not group["best"].any())
+    if len(rivals):
+        what = "Nothing" if len(set(rivals["cell"])) == len(analysis.store.cells) else "Some columns have nothing"
+        notes.append(f"{what} in bold: below {FEWEST} seeds no row is called best.")
+    return notes
 
 
 def context(analysis: Analysis) -> tuple[str, ...]:
@@ -46,17 +57,29 @@ def context(analysis: Analysis) -> tuple[str, ...]:
         notes.append("(k/n): the mean is over k of the n seeds of the column; the rest has no number.")
     if any(analysis.store.kind(row) != "method" for row in analysis.rows):
         notes.append("Rows set apart know more than methods may (true labels, pooled data) and do not compete.")
-    return (*notes, *protocol_notes(analysis.store), *privileges(analysis.store), *analysis.store.notes)
+    return (*notes, *protocol_notes(analysis.store), *privileges(analysis), *analysis.store.notes)
+
+
+def caveats(analysis: Analysis) -> tuple[str, ...]:
+    """What may spoil a comparison, below every table that shows the runs: rows that are other rows, and warnings."""
+    return (*twin_notes(analysis.store, analysis.twins), *warning_notes(analysis.store))
 
 
 def noise_levels(store: Store) -> list[str]:
-    """For every cell, mean over clients and seeds of the nominal noise level, and in brackets of the realised one."""
+    """For every cell the share of wrong labels, mean over clients and seeds; with the nominal level if that differs."""
     told = []
     for cell in store.cell_labels:
         runs = store.runs[(store.runs["cell"] == cell) & (store.runs["kind"] == "method")]
-        known = [[v for run in runs[name] for v in run if not np.isnan(v)] for name in ("nominal", "realised")]
-        told.append("{} ({})".format(*(f"{np.mean(levels):.3f}" if levels else "–" for levels in known)))
+        known = [[v for run in runs[name] for v in run if not np.isnan(v)] for name in ("realised", "nominal")]
+        realised, nominal = (f"{np.mean(levels):.2f}" if levels else "" for levels in known)
+        other = f" (nominal {nominal})" if nominal and nominal != realised else ""
+        told.append(f"{realised or 'unknown'}{other}")
     return told
+
+
+def noise_note(store: Store) -> list[str]:
+    """The footnote about levels of noise, where a nominal one is shown."""
+    return [NOISE] if any("nominal" in level for level in noise_levels(store)) else []
 
 
 def protocol_notes(store: Store) -> list[str]:
@@ -64,25 +87,29 @@ def protocol_notes(store: Store) -> list[str]:
     by_protocol: defaultdict[str, set[str]] = defaultdict(set)
     for method, protocol in store.runs[["method", "protocol"]].drop_duplicates().itertuples(index=False):
         by_protocol[protocol].add(method)
-    if len(by_protocol) == 1:
-        notes = [f"Protocol: {next(iter(by_protocol))} settings for every row."]
-    else:
-        told = "; ".join(f"{name}: {', '.join(sorted(rows))}" for name, rows in sorted(by_protocol.items()))
-        notes = [f"Protocols differ: {told}."]
+    notes = []
+    if set(by_protocol) == {"paper"}:
+        notes.append("Protocol: every row has its own paper's settings.")
+    if len(by_protocol) > 1:
+        named = {name: ", ".join(map(store.name, sorted(rows))) for name, rows in sorted(by_protocol.items())}
+        notes.append(f"Protocols differ: {'; '.join(f'{name}: {rows}' for name, rows in named.items())}.")
     for key in [column for column in map(str, store.runs) if column.startswith("local.")]:
         values = store.runs[["method", "cell", key]].drop_duplicates()
         if (values.groupby("cell")[key].nunique(dropna=False) > 1).any():
             told = "; ".join(
-                f"{method} {', '.join(sorted({show(v) for v in group[key]}))}"
+                f"{store.name(str(method))} {', '.join(sorted({show(v) for v in group[key]}))}"
                 for method, group in values.groupby("method")
             )
             notes.append(f"{key} differs between rows: {told}.")
     return notes
 
 
-def privileges(store: Store) -> list[str]:
-    """What each row uses that FedAvg does not."""
+def privileges(analysis: Analysis) -> list[str]:
+    """What each row uses that FedAvg does not; a row that is another one everywhere used nothing of its own."""
+    store = analysis.store
     given: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for method, things in store.runs[["method", "privileges"]].itertuples(index=False):
-        given[method] |= dict.fromkeys(things)
-    return [f"{method}, beyond FedAvg: {'; '.join(given[method])}." for method in store.methods if given[method]]
+    for method, cell, things in store.runs[["method", "cell", "privileges"]].itertuples(index=False):
+        if (method, cell) not in analysis.twins:
+            given[method] |= dict.fromkeys(things)
+    told = [f"{store.name(method)}: {', '.join(given[method])}" for method in analysis.rows if given[method]]
+    return [f"Extra information used: {'; '.join(told)}."] if told else []

@@ -13,7 +13,7 @@ from fnll.harness.metrics import metric_of
 from fnll.harness.status import Status
 from fnll.report import figures
 from fnll.report.analysis import Analysis
-from fnll.report.figures.lines import AXES, recorded_diagnostics
+from fnll.report.figures.lines import AXES, STEP, recorded_diagnostics
 from fnll.report.store import Store
 
 MOST_PANELS = 12  # the page draws every cell on demand; a printed figure of fifty panels helps nobody
@@ -62,13 +62,23 @@ def _curves(analysis: Analysis) -> Iterator[Plate]:
     left_out = f" (the first {MOST_PANELS} of {len(cells)} scenarios)" if len(cells) > MOST_PANELS else ""
     cells = cells[:MOST_PANELS]
     for x, words in AXES.items():
-        if cells and x in drawn and drawn[x].notna().any():
+        if cells and x in drawn and drawn[x].notna().any() and not _same_picture(drawn, x):
             caption = (
                 f"{metric_of(analysis.metric).words} against {words}: mean and standard deviation over seeds{left_out}"
             )
             yield Plate(
-                f"curves_{x.split('/')[-1]}", _sentence(caption), figures.curves(drawn, x, analysis.metric, cells)
+                f"curves_{x.split('/')[-1]}",
+                _sentence(caption),
+                figures.curves(drawn, x, analysis.metric, cells, analysis.store.names),
             )
+
+
+def _same_picture(drawn: pd.DataFrame, x: str) -> bool:
+    """Whether an axis only stretches that of the rounds, by the same factor for every run."""
+    if x == STEP:
+        return False
+    factors = (drawn[x] / drawn[STEP]).dropna()
+    return bool(np.isclose(factors, factors.iloc[0], rtol=1e-9).all())
 
 
 def _diagnostics(analysis: Analysis) -> Iterator[Plate]:
@@ -76,10 +86,14 @@ def _diagnostics(analysis: Analysis) -> Iterator[Plate]:
     here = analysis.store.metrics[(analysis.store.metrics["cell"] == cell)]
     known = recorded_diagnostics(here)
     if known:
-        yield Plate("diagnostics", f"Diagnostics over evaluated steps, {cell}", figures.diagnostics(here))
+        yield Plate(
+            "diagnostics",
+            f"Diagnostics over evaluated steps, {cell}",
+            figures.diagnostics(here, names=analysis.store.names),
+        )
     if {"select/precision", "select/recall"} <= set(known):
         caption = f"Label precision and recall of the samples trained on, {cell} (compare FedRN, figure 3)"
-        yield Plate("label_quality", caption, figures.label_quality(here))
+        yield Plate("label_quality", caption, figures.label_quality(here, names=analysis.store.names))
 
 
 def _comparisons(analysis: Analysis) -> Iterator[Plate]:
@@ -108,7 +122,7 @@ def _clients(analysis: Analysis) -> Iterator[Plate]:
     for name, (needs, caption, draw) in PER_CLIENT.items():
         for run in first.itertuples():
             if all(len(store.facts(str(run.run_id), need)) >= LEAST.get(need, 1) for need in needs):
-                title = f"{caption}: {run.method}, {cell}, seed {run.seed}"
+                title = f"{caption}: {store.name(str(run.method))}, {cell}, seed {run.seed}"
                 yield Plate(f"{name}_{run.run_id}", title, draw(store, str(run.run_id)))
 
 

@@ -16,12 +16,14 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from fnll.report.analysis import Analysis
-from fnll.report.footnotes import NOISE, context
+from fnll.report.common import caption, in_words
+from fnll.report.footnotes import caveats, context, noise_note
 from fnll.report.gallery import telling_cell
 from fnll.report.payload import payload
 from fnll.report.render import to_html
 from fnll.report.store import Store
 from fnll.report.table import Table
+from fnll.report.words import counted
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,12 @@ def page(analysis: Analysis, headline: Table, tables: Sequence[Table], pictures:
         analysis=analysis,
         counts=_counts(analysis.store),
         headline=to_html(headline),
-        notes=(*context(analysis), NOISE),
-        tables={table.name: to_html(table) for table in tables},
+        caption=caption(analysis.store),
+        settings=list(in_words(analysis.store)),
+        counted=counted,
+        caveats=caveats(analysis),
+        notes=(*context(analysis), *noise_note(analysis.store)),
+        tables={table.name: to_html(table, alone=False) for table in tables},
         names=[table.name for table in tables],
         published=[table.name for table in tables if table.name.startswith(("published_", "reference_curves"))],
         pictures=pictures,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
+from itertools import zip_longest
 
 from fnll.report.table import Entry, Table
 
@@ -14,11 +16,12 @@ LATEX = {
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "[": "{[}", "]": "{]}", "*": "{*}",  # each means something after a line's end
     "|": r"\textbar{}", '"': r"\textquotedbl{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}",
-    "±": r"$\pm$", "−": "$-$", "≈": r"$\approx$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "·": r"$\cdot$",
-    "–": "--", "—": "---", "“": "``", "”": "''", "’": "'", "…": r"\dots{}", "→": r"$\to$",
+    "±": r"$\pm$", "−": "$-$", "≈": r"$\approx$", "≡": r"$\equiv$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$",
+    "·": r"$\cdot$", "–": "--", "—": "---", "“": "``", "”": "''", "’": "'", "…": r"\dots{}", "→": r"$\to$",
     "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ζ": r"$\zeta$", "η": r"$\eta$", "λ": r"$\lambda$",
     "μ": r"$\mu$", "ρ": r"$\rho$", "τ": r"$\tau$", "π": r"$\pi$", "θ": r"$\theta$", "κ": r"$\kappa$",
 }  # fmt: skip
+ASSIGNED = re.compile(r"([αβγζηλμρτπθκ]) ?= ?(\d+(?:\.\d+)?)")  # $\rho=0.4$ is one formula
 DOCUMENT = r"""\documentclass[10pt]{article}
 \usepackage[T1]{fontenc}
 \usepackage{textcomp}
@@ -36,9 +39,11 @@ def to_latex(table: Table) -> str:
     width = len(table.columns) if table.words else WIDEST
     starts = range(1, len(table.columns), width)
     blocks = "\n\\par\\medskip\n".join(_latex_block(table, start, start + width) for start in starts)
-    notes = " ".join(latex_text(note) for note in table.notes)
+    notes = " ".join(latex_text(note) for note in table.footnotes)
+    said = " ".join(f"{latex_text(text)}." for text in (table.title, table.caption) if text)
+    label = re.sub(r"[^A-Za-z0-9:._-]", "-", table.label or f"tab:{table.name}")
     return (
-        f"\\begin{{table}}[tp]\n\\centering\\small\n\\caption{{{latex_text(table.title)}.}}\n{blocks}\n"
+        f"\\begin{{table}}[tp]\n\\centering\\small\n\\caption{{{said}}}\n\\label{{{label}}}\n{blocks}\n"
         + (f"\\par\\medskip\n\\parbox{{0.95\\linewidth}}{{\\footnotesize {notes}}}\n" if notes else "")
         + "\\end{table}\n"
     )
@@ -51,7 +56,10 @@ def latex_document(fragments: Iterable[str]) -> str:
 
 def latex_text(text: str) -> str:
     """Text that LaTeX prints as it stands; a character beyond Latin and the papers' symbols becomes its code point."""
-    return "".join(map(_latex_character, " ".join(text.split())))
+    parts = ASSIGNED.split(" ".join(text.split()))  # text, symbol, number, text, …
+    plain = ["".join(map(_latex_character, part)) for part in parts[::3]]
+    maths = [f"{LATEX[symbol][:-1]}={value}$" for symbol, value in zip(parts[1::3], parts[2::3], strict=True)]
+    return "".join(word for pair in zip_longest(plain, maths, fillvalue="") for word in pair)
 
 
 def _latex_character(character: str) -> str:
@@ -69,7 +77,7 @@ def _latex_block(table: Table, start: int, stop: int) -> str:
     columns = table.columns[start:stop]
     body: list[str] = []
     for i, row in enumerate(table.rows):
-        if row.apart and i and not table.rows[i - 1].apart:
+        if i and row.apart != table.rows[i - 1].apart:
             body.append("\\midrule")
         body.append(_latex_line([latex_text(row.label), *map(_latex_entry, row.entries[start - 1 : stop - 1])]))
     head = _latex_line(map(latex_text, [table.columns[0], *columns]))
@@ -94,4 +102,5 @@ def _latex_entry(entry: Entry) -> str:
     text = latex_text(entry.text)
     if entry.missing:
         return f"\\textit{{{text}}}"
-    return f"\\textbf{{{text}}}" if entry.best else f"{text}$^{{\\approx}}$" if entry.tied else text
+    mark = r"$^{\approx}$" if entry.tied else r"$^{\equiv}$" if entry.twin else ""
+    return f"\\textbf{{{text}}}" if entry.best else text + mark

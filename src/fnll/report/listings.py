@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from fnll.harness.metrics import Unit, metric_of, recorded
 from fnll.harness.status import Status
 from fnll.report.analysis import Analysis
 from fnll.report.blocks import smallest_p
-from fnll.report.footnotes import NOISE, metric_label, noise_levels
+from fnll.report.common import caption
+from fnll.report.footnotes import caveats, metric_label, noise_levels, noise_note
+from fnll.report.notices import warning_notes
 from fnll.report.store import Store
 from fnll.report.table import Entry, Row, Table, listing, number, texts
 
@@ -23,8 +26,8 @@ def scenario_table(store: Store) -> Table:
         prints = sorted(set(runs["origin"]) - {""})
         words = (cell.dataset, cell.partition, cell.noise, cell.other or "–", noise, str(runs["seed"].nunique()))
         rows.append(Row(cell.label, (*map(Entry, words), Entry(_several(prints), hint=" ".join(prints)))))
-    columns = ("scenario", "data", "partition", "noise", "other", "label noise (realised)", "seeds", "fingerprints")
-    return listing("scenarios", "Scenarios", columns, rows, NOISE)
+    columns = ("scenario", "data", "partition", "noise", "other", "label noise", "seeds", "fingerprints")
+    return listing("scenarios", "Scenarios", columns, rows, *noise_note(store))
 
 
 def missing_table(store: Store) -> Table:
@@ -36,10 +39,15 @@ def missing_table(store: Store) -> Table:
             runs = here[here["method"] == method]
             absent = [str(seed) for seed in sorted(set(here["seed"]) - set(runs["seed"]))]
             if absent:
-                rows.append(texts(method, cell, ", ".join(absent), "not run", "–", "–"))
+                rows.append(texts(store.name(method), cell, ", ".join(absent), "not run", "–", "–"))
             rows += [
                 texts(
-                    method, cell, str(run.seed), str(run.status), str(run.reason), str(run.command) or str(run.run_id)
+                    store.name(method),
+                    cell,
+                    str(run.seed),
+                    str(run.status),
+                    str(run.reason),
+                    str(run.command) or str(run.run_id),
                 )
                 for run in runs[runs["status"] != Status.FINISHED].itertuples()
             ]
@@ -56,13 +64,18 @@ def resource_table(analysis: Analysis) -> Table:
     totals["seconds"] = store.runs[store.runs["status"] == Status.FINISHED].groupby("method")["seconds"].mean()
     spent = totals.to_dict("index")
     rows = [
-        texts(method, *(_amount(str(k), v) for k, v in spent[method].items()), apart=store.kind(method) != "method")
+        texts(
+            store.name(method),
+            *(_amount(str(k), v) for k, v in spent[method].items()),
+            apart=store.kind(method) != "method",
+        )
         for method in analysis.rows
         if method in spent
     ]
     columns = ("method", *(metric_of(key).heading for key in keys), "seconds")
     note = "Means over the finished runs of all scenarios. Seconds depend on the machine and on what else it was doing."
-    return Table("resources", "What the methods spent", columns, tuple(rows), (note,), totals.reset_index())
+    table = Table("resources", "What the methods spent", columns, tuple(rows), (note,), totals.reset_index())
+    return replace(table, caption=caption(store), caveats=caveats(analysis))
 
 
 def detection_table(store: Store) -> Table:
@@ -73,7 +86,9 @@ def detection_table(store: Store) -> Table:
     by_cell = last.groupby(["method", "cell"], observed=True)
     means, counts = by_cell.mean().to_dict("index"), by_cell.size().to_dict()
     rows = [
-        texts(method, cell, *(_percent(means[method, cell][key]) for key in keys), str(counts[method, cell]))
+        texts(
+            store.name(method), cell, *(_percent(means[method, cell][key]) for key in keys), str(counts[method, cell])
+        )
         for method in store.methods
         for cell in store.cell_labels
         if (method, cell) in means
@@ -83,20 +98,21 @@ def detection_table(store: Store) -> Table:
         "ratio: share of runs whose set of noisy clients is exactly right."
     )
     columns = ("method", "scenario", *(metric_of(key).heading for key in keys), "runs")
-    return listing("detection", "Detection of noisy clients", columns, rows, note)
+    table = listing("detection", "Detection of noisy clients", columns, rows, note)
+    return replace(table, caption=caption(store), caveats=tuple(warning_notes(store)))
 
 
 def rank_table(analysis: Analysis) -> Table:
     """Average ranks and the signed-rank test against the reference, over scenarios as blocks."""
-    ranking, tests = analysis.ranking, analysis.against_reference
+    ranking, tests, store = analysis.ranking, analysis.against_reference, analysis.store
     assert ranking is not None  # the caller asks only for stores that have one
     by_method = tests.set_index("method").to_dict("index")
     rows = []
     for method, rank in ranking.ranks.items():
         test = by_method.get(method, {"median": np.nan, "n": 0, "p": np.nan, "p_holm": np.nan})
         shown = (_gain(test["median"], analysis), str(test["n"] or "–"), _p(test["p"]), _p(test["p_holm"]))
-        rows.append(texts(str(method), f"{rank:.2f}", *shown))
-    gain = f"median gain over {analysis.reference or 'the reference'}"
+        rows.append(texts(store.name(str(method)), f"{rank:.2f}", *shown))
+    gain = f"median gain over {store.name(analysis.reference) if analysis.reference else 'the reference'}"
     columns = ("method", "average rank", gain, "scenarios", "Wilcoxon p", "p, Holm-corrected")
     comparisons = int(tests["p"].notna().sum())
     notes = [
@@ -108,12 +124,14 @@ def rank_table(analysis: Analysis) -> Table:
     if comparisons:
         most = int(tests["n"].max())
         notes.append(
-            f"Two-sided signed-rank tests over the scenarios shared with {analysis.reference}. With {most} of them and "
+            f"Two-sided signed-rank tests over the scenarios shared with {store.name(analysis.reference or '')}. "
+            f"With {most} of them and "
             f"{comparisons} comparisons the smallest possible corrected p is {smallest_p(most, comparisons):.3g}."
         )
     if ranking.left_out:
-        notes.append(f"Left out, since they miss too many scenarios: {', '.join(ranking.left_out)}.")
-    return Table("ranks", "Ranks over scenarios", columns, tuple(rows), tuple(notes), tests)
+        notes.append(f"Left out, since they miss too many scenarios: {', '.join(map(store.name, ranking.left_out))}.")
+    table = Table("ranks", "Ranks over scenarios", columns, tuple(rows), tuple(notes), tests)
+    return replace(table, caption=caption(store), caveats=caveats(analysis))
 
 
 def method_table(analysis: Analysis) -> Table:
@@ -124,14 +142,15 @@ def method_table(analysis: Analysis) -> Table:
         given = dict.fromkeys(thing for things in runs["privileges"] for thing in things)
         papers = sorted(set(runs["paper"]) - {""})
         words = ("; ".join(papers) or "–", "; ".join(given) or "–", ", ".join(sorted(set(runs["protocol"]))))
-        rows.append(texts(method, *words, str(len(runs)), apart=analysis.store.kind(method) != "method"))
+        name = analysis.store.name(method)
+        rows.append(texts(name, *words, str(len(runs)), apart=analysis.store.kind(method) != "method"))
     return listing("methods", "Methods", ("method", "paper", "extra information used", "protocol", "runs"), rows)
 
 
 def _gain(median: float, analysis: Analysis) -> str:
     """Positive where the method is better, whichever way the metric points."""
     if np.isinf(median):
-        return "diverged" if median < 0 else f"{analysis.reference} diverged"
+        return "diverged" if median < 0 else f"{analysis.store.name(analysis.reference or '')} diverged"
     if np.isnan(median):
         return "–"
     return ("+" if median > 0 else "") + number(median, analysis.metric).replace("-", "−")

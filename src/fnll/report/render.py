@@ -15,7 +15,7 @@ from rich.text import Text
 from fnll.report.latex import to_latex
 from fnll.report.table import Entry, Row, Table
 
-TIED = "≈"
+TIED, TWIN = "≈", "≡"
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how spreadsheets know one
 
 
@@ -26,8 +26,10 @@ def to_markdown(table: Table) -> str:
         _markdown_line(["---", *["---" if table.words else "---:"] * (len(table.columns) - 1)]),
         *(_markdown_line([markdown_text(row.label), *map(_markdown_entry, row.entries)]) for row in table.rows),
     ]
-    notes = "".join(f"\n- {markdown_text(note)}" for note in table.notes)
-    return f"### {markdown_text(table.title)}\n\n" + "\n".join(lines) + "\n" + (f"{notes}\n" if notes else "")
+    notes = "".join(f"\n- {markdown_text(note)}" for note in table.footnotes)
+    caption = f"{markdown_text(table.caption)}\n\n" if table.caption else ""
+    head = f"### {markdown_text(table.title)}\n\n{caption}"
+    return head + "\n".join(lines) + "\n" + (f"{notes}\n" if notes else "")
 
 
 def markdown_text(text: str) -> str:
@@ -44,22 +46,27 @@ def _markdown_entry(entry: Entry) -> str:
     text = markdown_text(entry.text)
     if entry.missing:
         return f"*{text}*" if text else ""
-    return f"**{text}**" if entry.best else f"{text} {TIED}" if entry.tied else text
+    return f"**{text}**" if entry.best else " ".join(filter(None, [text, _sign(entry)]))
 
 
-def to_html(table: Table) -> Markup:
-    """A `<figure>` with caption, table and notes; classes best, tied and missing mark its cells."""
+def to_html(table: Table, *, alone: bool = True) -> Markup:
+    """A `<figure>` with caption, table and notes; classes best, tied, twin and missing mark its cells.
+
+    A page that says once what was compared and what may spoil it shows its tables not `alone`.
+    """
     head = Markup("").join(Markup('<th scope="col">{}</th>').format(_stacked(column)) for column in table.columns)
     body = Markup("\n").join(map(_html_row, table.rows))
-    notes = Markup("").join(Markup("<li>{}</li>").format(note) for note in table.notes)
+    shown = table.footnotes if alone else table.notes
+    notes = Markup("").join(Markup("<li>{}</li>").format(note) for note in shown)
+    caption = Markup('<p class="compared">{}</p>').format(table.caption) if table.caption and alone else ""
     kind = "words" if table.words else "numbers"
     return Markup(
-        '<figure class="table {}" id="table-{}"><figcaption>{}</figcaption>\n<div class="scroll" tabindex="0" '
+        '<figure class="table {}" id="table-{}"><figcaption>{}</figcaption>{}\n<div class="scroll" tabindex="0" '
         'role="region" aria-label="{}"><table>\n<thead><tr>{}</tr></thead>\n<tbody>{}</tbody>\n'
         "</table></div>{}</figure>"
     ).format(
-        kind, table.name, table.title, table.title, head, body,
-        Markup('<ul class="notes">{}</ul>').format(notes) if table.notes else "",
+        kind, table.name, table.title, caption, table.title, head, body,
+        Markup('<ul class="notes">{}</ul>').format(notes) if shown else "",
     )  # fmt: skip
 
 
@@ -76,12 +83,17 @@ def _html_row(row: Row) -> Markup:
 
 
 def _html_entry(entry: Entry) -> Markup:
-    names = [name for name in ("best", "tied", "missing") if getattr(entry, name)]
+    names = [name for name in ("best", "tied", "twin", "missing") if getattr(entry, name)]
     attributes = Markup(' class="{}"').format(" ".join(names)) if names else Markup("")
     if entry.hint:
         attributes += Markup(' title="{}"').format(entry.hint)
-    mark = Markup(' <abbr title="tied with the best">{}</abbr>').format(TIED) if entry.tied else ""
+    meaning = "tied with the best" if entry.tied else "another row, bit for bit"
+    mark = Markup(' <abbr title="{}">{}</abbr>').format(meaning, sign) if (sign := _sign(entry)) else ""
     return Markup("<td{}>{}{}</td>").format(attributes, escape(entry.text), mark)
+
+
+def _sign(entry: Entry) -> str:
+    return TIED if entry.tied else TWIN if entry.twin else ""
 
 
 def to_csv(table: Table) -> str:
@@ -128,7 +140,7 @@ def _rich_block(table: Table, columns: Sequence[int], *, title: bool) -> RichTab
         heading = Text("\n".join(table.columns[i + 1].split(" · ")))
         rich.add_column(heading, justify="left" if table.words else "right", no_wrap=True)
     for n, row in enumerate(table.rows):
-        if row.apart and n and not table.rows[n - 1].apart:
+        if n and row.apart != table.rows[n - 1].apart:
             rich.add_section()
         rich.add_row(Text(row.label), *(_rich_entry(row.entries[i]) for i in columns))
     return rich
@@ -137,7 +149,7 @@ def _rich_block(table: Table, columns: Sequence[int], *, title: bool) -> RichTab
 def _rich_entry(entry: Entry) -> Text:
     if entry.missing:
         return Text(entry.text, style="dim italic")
-    text = f"{entry.text} {TIED}" if entry.tied else f"{entry.text}  " if entry.text else ""
+    text = f"{entry.text} {_sign(entry) or ' '}" if entry.text else ""
     return Text(text, style="bold green" if entry.best else "")
 
 

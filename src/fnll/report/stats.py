@@ -48,7 +48,8 @@ def cells(scores: Scores) -> pd.DataFrame:
     """One row per (method, cell) that has a run: mean and std (ddof=1) over seeds, counts, marks, run ids.
 
     `seeds` is how many seeds any method was given in the cell. A cell with a diverged run has no mean. `best` marks the
-    best mean among the methods that compete, `tied` those whose paired interval against the best contains 0.
+    best mean among the methods that compete, from three seeds on; `tied` those whose paired interval against the best
+    contains 0.
     """
     seeds = scores.frame.groupby("cell")["seed"].nunique().to_dict()
     rows = []
@@ -91,7 +92,7 @@ def _marked(table: pd.DataFrame, scores: Scores) -> pd.DataFrame:
     competing = table[(table["kind"] == "method") & table["mean"].notna()]
     for cell, group in competing.groupby("cell", sort=False):
         best = group["mean"] == scores.best_of(group["mean"])
-        table.loc[group.index, "best"] = best
+        table.loc[group.index, "best"] = best & (group["n"] >= FEWEST)
         winner, pairs = str(group.loc[best, "method"].iloc[0]), scores.cells[str(cell)]
         table.loc[group.index, "tied"] = [
             not won and paired(pairs, str(method), winner).contains_zero

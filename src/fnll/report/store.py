@@ -8,10 +8,12 @@ store.diagnostics("lid", "lid_gmm")  # one row per recorded fact; read when aske
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import ItemsView, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fnll.errors import UserError
+from fnll.errors import UserError, nearest
 from fnll.harness.integrity import DIAGNOSTICS, in_words
+from fnll.harness.metrics import SCORES
 from fnll.harness.status import Status
-from fnll.report.cells import Cell, Place, arrange, differing, method_name
+from fnll.report.cells import Cell, Place, Settings, arrange, common_settings, differing, method_name
 from fnll.report.folders import StoredRun, read_lines, read_run
+from fnll.report.words import display_name
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +44,43 @@ class Store:
     metrics: pd.DataFrame
     cells: tuple[Cell, ...]  # in reading order
     notes: tuple[str, ...] = ()  # what a reader of the tables must know about the store
+    common: Settings = field(default_factory=dict)  # the settings that all runs share, by their dotted keys
+    names: Mapping[str, str] = field(default_factory=dict)  # what tables call the rows
+    order: tuple[str, ...] = ()  # of the rows, where somebody chose one
 
     @cached_property
     def methods(self) -> list[str]:
         """Row labels: the methods in alphabetical order, then what they are measured against (oracle, centralised)."""
         return _in_order(self.runs)
+
+    def name(self, method: str) -> str:
+        """What tables call a row: `FedCorr`, where the command line says `fedcorr`."""
+        return self.names.get(method, method)
+
+    def renamed(self, names: Mapping[str, str]) -> Store:
+        """The same with other names of rows in tables and figures; rows go by either name."""
+        changed = {**self.names, **{self.row(old): new for old, new in names.items()}}
+        twice = [name for name, rows in Counter(changed.values()).items() if rows > 1]
+        if twice:
+            raise UserError(f"two rows would be called {twice[0]!r}; give each a name of its own")
+        return replace(self, names=changed)
+
+    def only(self, rows: Sequence[str]) -> Store:
+        """These rows alone, in this order; columns in which none of them was run are left out."""
+        chosen = tuple(dict.fromkeys(map(self.row, rows)))
+        runs = self.runs[self.runs["method"].isin(chosen)].reset_index(drop=True)
+        metrics = self.metrics[self.metrics["method"].isin(chosen)].reset_index(drop=True)
+        cells = tuple(cell for cell in self.cells if (runs["cell"] == cell.label).any())
+        metrics["method"] = metrics["method"].cat.set_categories(_in_order(runs))
+        metrics["cell"] = metrics["cell"].cat.set_categories([cell.label for cell in cells])
+        return replace(self, runs=runs, metrics=metrics, cells=cells, order=chosen)
+
+    def row(self, asked: str) -> str:
+        """The row that somebody names, by what the command line or what tables call it."""
+        found = [method for method in self.methods if asked in (method, self.name(method))]
+        if not found:
+            raise UserError(f"there is no row called {asked!r} in {self.root}; {nearest(asked, self.methods)}")
+        return found[0]
 
     def kind(self, method: str) -> str:
         """`method`, `oracle` or `centralised`."""
@@ -100,7 +136,17 @@ def load(runs_dir: Path | str) -> Store:
     frame, superseded = _newest(_runs_frame(runs, places))
     notes += _notes(frame, superseded, [run for run in found if run.status is Status.UNREADABLE])
     metrics = _metrics_frame(runs, frame, [cell.label for cell in cells])
-    return Store(root, frame, metrics, tuple(cells), tuple(notes))
+    return Store(root, frame, metrics, tuple(cells), tuple(notes), common_settings(runs), _names(runs, places))
+
+
+def _names(runs: Sequence[StoredRun], places: Sequence[Place]) -> dict[str, str]:
+    """What tables call each row; a name that two rows would share is left to neither."""
+    found = {
+        place.method: display_name(run) + place.method.removeprefix(method_name(run))
+        for run, place in zip(runs, places, strict=True)
+    }
+    shared = Counter(found.values())
+    return {row: name if shared[name] == 1 else row for row, name in found.items()}
 
 
 def _last_code(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
@@ -158,6 +204,10 @@ def _run_row(run: StoredRun, place: Place, varied: Sequence[str]) -> dict[str, A
         "rounds": int(run.config.get("rounds") or 0),
         "exact": bool(summary.get("exact", True)),
         "clients": manifest.get("num_clients", run.config.get("num_clients")),
+        "samples": manifest.get("samples"),
+        "data": str(manifest.get("dataset") or ""),
+        "digest": _digest(run),
+        "warnings": tuple((w.get("logger", ""), w["text"], w.get("about", "")) for w in run.warnings),
         "nominal": _levels(manifest.get("nominal")),
         "realised": _levels(manifest.get("realised")),
         "privileges": tuple(manifest.get("privileges") or ()),
@@ -171,6 +221,12 @@ def _run_row(run: StoredRun, place: Place, varied: Sequence[str]) -> dict[str, A
         "manifest": json.dumps(manifest, sort_keys=True),
     }
     return row | {key: run.config.get(key) for key in varied if key not in row}
+
+
+def _digest(run: StoredRun) -> str:
+    """A hash of all its scores, to the last bit: runs with the same one evaluated the same models."""
+    scores = [[step.get(key) for key in SCORES] for step in run.steps]
+    return hashlib.blake2b(json.dumps(scores).encode(), digest_size=8).hexdigest() if scores else ""
 
 
 def _levels(values: Sequence[float | None] | None) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ class Entry:
     best: bool = False
     tied: bool = False
     missing: bool = False  # no number: the text says why in a word, the hint in full
+    twin: bool = False  # the number of another row
     hint: str = ""
 
 
@@ -42,6 +43,14 @@ class Table:
     notes: tuple[str, ...] = ()
     data: pd.DataFrame = field(default_factory=pd.DataFrame)
     words: bool = False  # columns of words, which align left, rather than of numbers
+    caption: str = ""  # what was compared, in a line
+    caveats: tuple[str, ...] = ()  # notes that hold for the runs, whichever table shows them
+    label: str = ""  # of LaTeX; `tab:` and the file name without one
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """All notes, those of the table itself first."""
+        return self.notes + self.caveats
 
 
 def number(value: float, metric: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,23 +11,37 @@ import pandas as pd
 
 from fnll.harness.metrics import metric_of
 from fnll.report.analysis import Analysis
-from fnll.report.footnotes import NOISE, footnotes, metric_label, noise_levels
+from fnll.report.common import caption
+from fnll.report.footnotes import caveats, footnotes, metric_label, noise_levels, noise_note
 from fnll.report.stats import FEWEST, target_cost
 from fnll.report.table import Entry, Row, Table, number, signed, spread
+
+NOISE_ROW = "label noise"
 
 
 def main_table(analysis: Analysis) -> Table:
     """Mean ± std over seeds, methods × cells."""
     cells = analysis.cells
     rows = _grid(analysis.rows, analysis, cells, lambda row: _mean(row, analysis.metric))
-    noise = Row("noise (realised)", tuple(map(Entry, noise_levels(analysis.store))), apart=True)
-    return Table(
+    noise = Row(NOISE_ROW, tuple(map(Entry, noise_levels(analysis.store))), apart=True)
+    return _dressed(
+        analysis,
         f"main_{analysis.rule.name}",
         f"{metric_label(analysis.metric)}, {analysis.rule.label}",
-        ("method", *analysis.store.cell_labels),
-        (*rows, noise),
-        (*footnotes(analysis), NOISE),
+        (noise, *rows),
+        (*footnotes(analysis), *noise_note(analysis.store)),
         cells.assign(metric=analysis.metric, select=analysis.rule.name, run_ids=cells["run_ids"].map(" ".join)),
+    )
+
+
+def _dressed(
+    analysis: Analysis, name: str, title: str, rows: Sequence[Row], notes: Sequence[str], data: pd.DataFrame
+) -> Table:
+    """A table of methods × cells with what was compared and what may spoil it."""
+    store = analysis.store
+    columns = ("method", *store.cell_labels)
+    return Table(
+        name, title, columns, tuple(rows), tuple(notes), data, caption=caption(store), caveats=caveats(analysis)
     )
 
 
@@ -35,11 +50,12 @@ def difference_table(analysis: Analysis) -> Table:
     scale = 100 if metric_of(analysis.metric).is_fraction else 1
     others = [row for row in analysis.rows if row != analysis.reference]
     rows = _grid(others, analysis, analysis.differences, lambda row: _difference(row, scale))
-    return Table(
+    base = analysis.store.name(analysis.reference or "")
+    return _dressed(
+        analysis,
         "difference",
-        f"Difference to {analysis.reference}: {metric_label(analysis.metric)}, {analysis.rule.label}",
-        ("method", *analysis.store.cell_labels),
-        tuple(rows),
+        f"Difference to {base}: {metric_label(analysis.metric)}, {analysis.rule.label}",
+        rows,
         (
             "Mean of the differences paired by (scenario, seed) with its 95 % t interval; below 3 pairs no interval.",
             *(["Differences are in percentage points."] if scale == 100 else []),
@@ -50,19 +66,21 @@ def difference_table(analysis: Analysis) -> Table:
 
 def gap_table(analysis: Analysis) -> Table:
     """Share of the recoverable gap."""
-    base, top = analysis.reference, analysis.oracle
-    others = [row for row in analysis.competing if row != base]
+    base, top = (analysis.store.name(row or "") for row in (analysis.reference, analysis.oracle))
+    others = [row for row in analysis.competing if row != analysis.reference]
     rows = _grid(others, analysis, analysis.recovered, _share)
-    return Table(
+    said = {entry.text for row in rows for entry in row.entries}
+    notes = [f"(method − {base}) / ({top} − {base}), over the seeds all three have."]
+    if "no gap" in said:
+        notes.append(f"“no gap”: {top} is not ahead of {base}, or not clearly (its 95 % interval contains 0).")
+    if any("(n=" in text for text in said):
+        notes.append(f"(n=k): below {FEWEST} seeds nobody can tell, and a small gap makes absurd shares.")
+    return _dressed(
+        analysis,
         "recovered",
         f"Share of the recoverable gap: {metric_label(analysis.metric)}, {analysis.rule.label}",
-        ("method", *analysis.store.cell_labels),
-        tuple(rows),
-        (
-            f"(method − {base}) / ({top} − {base}), over the seeds all three have. "
-            f"“no gap”: {top} is not ahead of {base}, or not clearly (its 95 % interval contains 0). "
-            f"Below {FEWEST} seeds nobody can tell, and a small gap makes absurd shares.",
-        ),
+        rows,
+        notes,
         analysis.recovered,
     )
 
@@ -71,14 +89,17 @@ def cost_table(analysis: Analysis, target: float) -> Table:
     """FedCorr's targeted communication cost."""
     costs = target_cost(analysis.store, target)
     rows = _grid(analysis.rows, analysis, costs, _cost)
-    return Table(
+    said = {entry.text for row in rows for entry in row.entries}
+    never = " “–”: no run reached it." if "–" in said else ""
+    partly = " “k/n”: only k of n did." if any(re.fullmatch(r"\d+/\d+", text) for text in said) else ""
+    return _dressed(
+        analysis,
         f"cost_{100 * target:g}",
         f"Client updates until {100 * target:g} % test accuracy",
-        ("method", *analysis.store.cell_labels),
-        tuple(rows),
+        rows,
         (
             f"Client updates at the first evaluation with test accuracy ≥ ζ = {100 * target:g} %, mean over seeds; in "
-            "brackets the ratio to the cheapest method of the column. “–”: no run reached it; “k/n”: only k of n did.",
+            f"brackets the ratio to the cheapest method of the column.{never}{partly}",
         ),
         costs,
     )
@@ -92,7 +113,7 @@ def _grid(
     why = {(row.method, row.cell): _absent(row) for row in analysis.cells.itertuples()}
     return [
         Row(
-            method,
+            analysis.store.name(method),
             tuple(
                 known.get((method, cell)) or why.get((method, cell)) or Entry("not run", missing=True, hint="not run")
                 for cell in analysis.store.cell_labels
@@ -121,7 +142,8 @@ def _mean(row: Any, metric: str) -> Entry:
         return _absent(row)
     short = f" ({row.n}/{row.seeds})" if row.n < row.seeds else ""
     text = f"{number(row.mean, metric)}{spread(row.std, metric)}{short}"
-    return Entry(text, best=row.best, tied=row.tied, hint="; ".join(filter(None, [row.reason, *row.run_ids])))
+    hint = "; ".join(filter(None, [row.reason, *row.run_ids]))
+    return Entry(text, best=row.best, tied=row.tied, twin=bool(row.twin), hint=hint)
 
 
 def _difference(row: Any, scale: int) -> Entry | None:
@@ -156,4 +178,5 @@ def _cost(row: Any) -> Entry | None:
     if row.reached < row.n:
         return Entry(f"{row.reached}/{row.n}", missing=True, hint="runs that reached it")
     ratio = "" if np.isnan(row.ratio) else f" ({row.ratio:.1f}×)"
-    return Entry(f"{row.mean:.0f}{ratio}", best=row.ratio == 1 and row.kind == "method")
+    best = row.ratio == 1 and row.kind == "method" and row.n >= FEWEST
+    return Entry(f"{row.mean:.0f}{ratio}", best=best)

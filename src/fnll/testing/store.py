@@ -109,6 +109,7 @@ def _manifest(method: str, origin: str, settings: Mapping[str, Any]) -> dict[str
     tau = float(settings["noise"].get("tau") or 0)
     nominal = [round(tau + (1 - tau) * (k + 0.5) / noisy, 4) if k < noisy else 0.0 for k in range(clients)]
     return {
+        "names": {},
         "numbers": 1,
         "numerics": "exact",
         "commit": "0123456789abcdef0123456789abcdef01234567",
@@ -123,6 +124,7 @@ def _manifest(method: str, origin: str, settings: Mapping[str, Any]) -> dict[str
         "privileges": list(privileges),
         "shares": {},
         "num_clients": clients,
+        "samples": 1437,
         "nominal": nominal,
         "realised": [round(0.9 * level, 4) for level in nominal],
     }

@@ -90,6 +90,8 @@ def subject_of(name: str) -> Subject:
         return Subject(path.stem, compose([f"method={path.stem}"], [folder]).cfg.method)
     try:
         node = OmegaConf.load(path)
+        if isinstance(node, DictConfig):
+            node.pop("name", None)  # for tables
     except MISTAKES as error:
         raise explain(error) from None
     if not isinstance(node, DictConfig) or "_target_" not in node:

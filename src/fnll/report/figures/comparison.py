@@ -62,13 +62,14 @@ def critical_difference(analysis: Analysis) -> Figure:
         figure = Figure(figsize=(6.6, 1.2 + 0.28 * len(ranking.ranks)), layout="constrained")
         ax = figure.subplots()
         ax.grid(visible=False)
+        names, matrix = analysis.store.name, ranking.p_matrix()
         sp.critical_difference_diagram(
-            ranking.ranks,
-            ranking.p_matrix(),
+            ranking.ranks.rename(index=names),
+            matrix.rename(index=names, columns=names),
             ax=ax,
             label_fmt_left="{label} ({rank:.2f})  ",
             label_fmt_right="  ({rank:.2f}) {label}",
-            color_palette={name: analysis.looks[name].colour for name in map(str, ranking.ranks.index)},
+            color_palette={names(row): analysis.looks[row].colour for row in map(str, ranking.ranks.index)},
             crossbar_props={"linewidth": 3, "color": "#333333"},
         )
         ax.set_title(f"Average rank over {len(ranking.blocks)} scenarios (1 is best)", pad=18)
@@ -88,7 +89,7 @@ def _map(ax: Axes, winners: pd.DataFrame, analysis: Analysis, largest: float) ->
         colour = [1 - depth * (1 - c) for c in to_rgb(analysis.looks[winner].colour)]
         ax.add_patch(Rectangle(at, 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
         lead = "" if np.isnan(margin) else f"\n+{scale * margin:.2f}"
-        text = f"{winner}{' ≈' if row['tied'] else ''}{lead}"
+        text = f"{analysis.store.name(winner)}{' ≈' if row['tied'] else ''}{lead}"
         ax.text(at[0] + 0.5, at[1] + 0.5, text, ha="center", va="center", fontsize=8, color=_ink(colour))
     ax.set_xticks(range(len(xs)), [show(v) for v in xs])
     ax.set_yticks(range(len(ys)), [show(v) for v in ys])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +16,13 @@ from fnll.harness.status import Status
 from fnll.plotting.palette import Look, looks
 from fnll.plotting.style import legend_below, panels, styled, whole_numbers
 
+STEP = "step"
 AXES = {
-    "step": "step (m client updates each)",
+    STEP: "step (m client updates each)",
     **{key: metric_of(key).words for key in ("comm/client_updates", "comm/bytes", "time/total_s")},
 }
+Names = Mapping[str, str]
+NAMELESS: Names = {}
 FEW = 10  # points that are marked: some diagnostics come once a stage
 
 
@@ -45,12 +48,23 @@ def band(frame: pd.DataFrame, x: str, y: str) -> Band:
     return Band(grid, values.mean(axis=0), std, len(runs))
 
 
+def edges(line: Band, y: str) -> tuple[np.ndarray, np.ndarray]:
+    """Mean minus and plus the standard deviation; a share stays between 0 and 1."""
+    low, high = line.mean - line.std, line.mean + line.std
+    return (np.maximum(low, 0.0), np.minimum(high, 1.0)) if metric_of(y).is_fraction else (low, high)
+
+
 def curves(
-    frame: pd.DataFrame, x: str = "step", y: str = "test/accuracy", cells: Sequence[str] | None = None
+    frame: pd.DataFrame,
+    x: str = STEP,
+    y: str = "test/accuracy",
+    cells: Sequence[str] | None = None,
+    names: Names = NAMELESS,
 ) -> Figure:
     """`y` against `x`, one panel per cell: mean over seeds with a band of one standard deviation.
 
-    `frame` is `store.metrics` or a part of it. Diverged runs are not in the mean: each is a thin line that ends in ×.
+    `frame` is `store.metrics` or a part of it, `names` what the legend calls its methods (`store.names`). Diverged runs
+    are not in the mean: each is a thin line that ends in ×.
     """
     present = frame["cell"].astype("category").cat.remove_unused_categories().cat.categories
     shown = [str(cell) for cell in present] if cells is None else list(cells)
@@ -58,21 +72,23 @@ def curves(
     with styled():
         figure, axes = panels(len(shown), share=True)
         for ax, cell in zip(axes, shown, strict=True):
-            _panel(ax, frame[frame["cell"] == cell], x, y, styles)
+            _panel(ax, frame[frame["cell"] == cell], x, y, styles, names)
             ax.set_title(cell)
         _label(axes, x, y)
         legend_below(figure, axes)
     return figure
 
 
-def diagnostics(frame: pd.DataFrame, x: str = "step", keys: Sequence[str] | None = None) -> Figure:
+def diagnostics(
+    frame: pd.DataFrame, x: str = STEP, keys: Sequence[str] | None = None, names: Names = NAMELESS
+) -> Figure:
     """Every diagnostic that methods recorded, one panel each; give it the rows of one cell."""
     shown = recorded_diagnostics(frame) if keys is None else list(keys)
     styles = _looks(frame)
     with styled():
         figure, axes = panels(len(shown))
         for ax, key in zip(axes, shown, strict=True):
-            _panel(ax, frame[frame[key].notna()], x, key, styles)
+            _panel(ax, frame[frame[key].notna()], x, key, styles, names)
             ax.set_title(metric_of(key).words)
             _label([ax], x, key)
             ax.set_ylabel("")
@@ -85,9 +101,9 @@ def recorded_diagnostics(frame: pd.DataFrame) -> list[str]:
     return [key for key in map(str, frame) if group_of(key).diagnostic and frame[key].notna().any()]
 
 
-def label_quality(frame: pd.DataFrame, x: str = "step") -> Figure:
+def label_quality(frame: pd.DataFrame, x: str = STEP, names: Names = NAMELESS) -> Figure:
     """Label precision and label recall of the samples methods train on (FedRN, figure 3)."""
-    return diagnostics(frame, x, ["select/precision", "select/recall"])
+    return diagnostics(frame, x, ["select/precision", "select/recall"], names)
 
 
 def _looks(frame: pd.DataFrame) -> dict[str, Look]:
@@ -95,18 +111,18 @@ def _looks(frame: pd.DataFrame) -> dict[str, Look]:
     return looks(methods, set(frame.loc[frame["kind"] != "method", "method"]))
 
 
-def _panel(ax: Axes, frame: pd.DataFrame, x: str, y: str, styles: dict[str, Look]) -> None:
+def _panel(ax: Axes, frame: pd.DataFrame, x: str, y: str, styles: dict[str, Look], names: Names) -> None:
     for method, runs in frame.groupby("method", observed=True):
-        look = styles[str(method)]
+        look, name = styles[str(method)], names.get(str(method), str(method))
         whole, lost = runs[runs["status"] == Status.FINISHED], runs[runs["status"] == Status.DIVERGED]
         if whole[y].notna().any():
             line = band(whole, x, y)
             dots = "." if len(line.x) <= FEW else None  # a single point has no line
-            ax.plot(line.x, line.mean, color=look.colour, linestyle=look.dash, marker=dots, label=str(method))
-            ax.fill_between(line.x, line.mean - line.std, line.mean + line.std, color=look.colour, alpha=0.15, lw=0)
+            ax.plot(line.x, line.mean, color=look.colour, linestyle=look.dash, marker=dots, label=name)
+            ax.fill_between(line.x, *edges(line, y), color=look.colour, alpha=0.15, lw=0)
         for _, run in lost.dropna(subset=[y]).groupby("run_id"):
             ax.plot(run[x], run[y], color=look.colour, linestyle="dotted", lw=0.8, marker="x", markevery=[-1])
-            ax.plot([], [], color=look.colour, linestyle="dotted", marker="x", label=f"{method}, diverged run")
+            ax.plot([], [], color=look.colour, linestyle="dotted", marker="x", label=f"{name}, diverged run")
 
 
 def _label(axes: Sequence[Axes], x: str, y: str) -> None:
