@@ -226,10 +226,12 @@ class Transform:
     std: tuple[float, ...]
     augmentations: tuple[Augmentation, ...] = ()
     size: int | None = None  # side of the network's input where stored images are larger: the central square is cut
+    resize: int | None = None  # side of the network's input where stored images are smaller: interpolated, at the end
 
     def shape(self, stored: tuple[int, int, int]) -> tuple[int, int, int]:
         """The shape of network input made from images of shape `stored`."""
-        return stored if self.size is None else (stored[0], self.size, self.size)
+        side = self.resize or self.size
+        return stored if side is None else (stored[0], side, side)
 
     def plain(self, pixels: Tensor) -> Tensor:
         """Normalised float images, nothing random."""
@@ -244,6 +246,9 @@ class Transform:
         return self.plain(pixels)
 
     def _centre(self, pixels: Tensor) -> Tensor:
+        if self.resize is not None:
+            whole = torch.tensor([[0, 0, *pixels.shape[2:]]], device=pixels.device).expand(len(pixels), 4)
+            return resized_crops(pixels, whole, self.resize)
         if self.size is None:
             return pixels
         top, left = (round((side - self.size) / 2) for side in pixels.shape[2:])

@@ -19,7 +19,7 @@ from PIL import Image
 
 from fnll.errors import UserError
 from fnll.images import HorizontalFlip, RandomCrop
-from fnll.scenario.datasets import cifar10, cifar100, fashion_mnist, mnist
+from fnll.scenario.datasets import cifar10, cifar100, fashion_mnist, mnist, mnist32
 
 RNG = np.random.default_rng(0)
 CIFAR10, CIFAR100 = torchvision.datasets.CIFAR10, torchvision.datasets.CIFAR100
@@ -190,7 +190,10 @@ def write_idx(file: Path, array: np.ndarray) -> None:
     file.write_bytes(header + array.astype(np.uint8).tobytes())
 
 
-@pytest.fixture(params=[(mnist, "MNIST"), (fashion_mnist, "FashionMNIST")], ids=["mnist", "fashion_mnist"])
+@pytest.fixture(
+    params=[(mnist, "MNIST"), (mnist32, "MNIST"), (fashion_mnist, "FashionMNIST")],
+    ids=["mnist", "mnist32", "fashion_mnist"],
+)
 def idx(request, tmp_path):
     loader, name = request.param
     raw = tmp_path / "data" / name / "raw"

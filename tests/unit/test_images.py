@@ -208,3 +208,10 @@ class TestTransform:
         assert torch.equal(transform.plain(pixels), TF.center_crop(pixels, [4, 4]).float())
         assert transform.shape((3, 8, 9)) == (3, 4, 4)
         assert Transform((0.0,), (1.0,)).shape((1, 8, 9)) == (1, 8, 9)
+
+    def test_smaller_images_are_enlarged_at_the_end_as_pillow_does(self):
+        transform = Transform((0.0,) * 3, (1 / 255,) * 3, (HorizontalFlip(1.0),), resize=32)
+        pixels = images(2, height=28, width=28)
+        pillow = [TF.pil_to_tensor(TF.resize(TF.to_pil_image(image.flip(2)), [32, 32])) for image in pixels]
+        assert (transform.augmented(pixels, generator(0)) - torch.stack(pillow)).abs().max() <= 1  # of 255: rounding
+        assert transform.shape((3, 28, 28)) == (3, 32, 32)

@@ -26,6 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [64]},
     "small_cnn": {"width": 16, "hidden": 64},
     "lenet5": {},
+    "lenet_bn": {},
     "cnn4conv": {"width": 64},
     "cifar_resnet18": {},
     "cifar_resnet34": {},
@@ -68,6 +69,7 @@ def test_logits_are_the_head_of_the_features(name: str, channels: int) -> None:
         ("small_cnn", (1, 8, 8), 10, (9 * 16 + 16) + (9 * 16 * 32 + 32) + (32 * 4 * 64 + 64) + 650),
         ("lenet5", (1, 32, 32), 10, 61_706),  # LeCun et al. 1998, with every map of C3 connected to every map of S2
         ("lenet5", (3, 32, 32), 10, 62_006),
+        ("lenet_bn", (1, 32, 32), 10, 61_706 + 2 * 16),
         ("cnn4conv", (3, 32, 32), 10, (27 * 64 + 64) + 3 * (9 * 64 * 64 + 64) + 4 * 128 + 2570),
         ("cifar_resnet18", (3, 32, 32), 10, 11_173_962),
         ("cifar_resnet34", (3, 32, 32), 100, 21_328_292),
@@ -121,6 +123,15 @@ def test_cifar_resnet_keeps_full_resolution_and_torch_initialisation() -> None:
     assert body.layer1(body.maxpool(body.conv1(torch.rand(1, 3, 32, 32)))).shape[-2:] == (32, 32)
     weight = body.layer1[0].conv1.weight
     assert weight.abs().max() <= 1 / (9 * 64) ** 0.5  # uniform(±1/sqrt(fan_in))
+
+
+def test_lenet_bn_normalises_after_the_second_relu_and_pooling() -> None:
+    net = make("lenet_bn", (1, 32, 32)).eval()
+    place = next(i for i, layer in enumerate(net.body) if isinstance(layer, nn.BatchNorm2d))
+    with torch.no_grad():
+        before = net.body[:place](torch.rand(2, 1, 32, 32))
+    assert before.shape == (2, 16, 5, 5)
+    assert before.min() == 0
 
 
 def test_cnn4conv_normalises_by_the_batch_even_in_evaluation() -> None:

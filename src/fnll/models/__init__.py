@@ -2,7 +2,7 @@
 
 from fnll.models.large import cifar_resnet18, cifar_resnet34, resnet18, resnet50, vgg11
 from fnll.models.network import Network
-from fnll.models.small import cnn4conv, lenet5, mlp, small_cnn
+from fnll.models.small import cnn4conv, lenet5, lenet_bn, mlp, small_cnn
 
 __all__ = [
     "Network",
@@ -10,6 +10,7 @@ __all__ = [
     "cifar_resnet34",
     "cnn4conv",
     "lenet5",
+    "lenet_bn",
     "mlp",
     "resnet18",
     "resnet50",

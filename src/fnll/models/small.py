@@ -68,6 +68,16 @@ def lenet5(*, num_classes: int, input_shape: Shape, pretrained: str | None = Non
     return start_from(Network(body, nn.Linear(84, num_classes)), pretrained)
 
 
+def lenet_bn(*, num_classes: int, input_shape: Shape, pretrained: str | None = None) -> Network:
+    """`lenet5` with batch normalisation after the second pooling, as in FedFixer's released code."""
+    net = lenet5(num_classes=num_classes, input_shape=input_shape)
+    assert isinstance(net.body, nn.Sequential)
+    flatten = next(i for i, layer in enumerate(net.body) if isinstance(layer, nn.Flatten))
+    layers = list(net.body)
+    body = nn.Sequential(*layers[:flatten], nn.BatchNorm2d(16), *layers[flatten:])
+    return start_from(Network(body, net.head), pretrained)
+
+
 def cnn4conv(*, num_classes: int, input_shape: Shape, width: int, pretrained: str | None = None) -> Network:
     """FedRN's network: four blocks of 3x3 convolution, batch normalisation, ReLU and pooling by 2.
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fnll.scenario.datasets.clothing import clothing1m
     from fnll.scenario.datasets.embedded import digits, synthetic
     from fnll.scenario.datasets.folder import image_folder
-    from fnll.scenario.datasets.idx import fashion_mnist, mnist
+    from fnll.scenario.datasets.idx import fashion_mnist, mnist, mnist32
     from fnll.scenario.datasets.medical import ich, isic2019
     from fnll.scenario.datasets.own_table import table
     from fnll.scenario.datasets.web import webvision_mini
@@ -29,6 +29,7 @@ __all__ = [
     "image_folder",
     "isic2019",
     "mnist",
+    "mnist32",
     "synthetic",
     "table",
     "webvision_mini",
@@ -40,7 +41,7 @@ _HOMES = {
     "clothing": ("clothing1m",),
     "embedded": ("digits", "synthetic"),
     "folder": ("image_folder",),
-    "idx": ("mnist", "fashion_mnist"),
+    "idx": ("mnist", "mnist32", "fashion_mnist"),
     "medical": ("isic2019", "ich"),
     "own_table": ("table",),
     "web": ("webvision_mini",),

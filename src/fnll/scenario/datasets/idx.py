@@ -6,7 +6,7 @@ import gzip
 import math
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -14,7 +14,7 @@ import numpy as np
 import torchvision
 
 from fnll.errors import UserError
-from fnll.images import Transform
+from fnll.images import HorizontalFlip, RandomCrop, Transform
 from fnll.scenario.datasets.decoding import kept_of
 from fnll.scenario.datasets.download import ELSEWHERE, obtain
 from fnll.scenario.datasets.options import Options, Shared
@@ -74,6 +74,14 @@ def mnist(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
     """MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28 pixels."""
     chosen = Options(**options)
     return chosen.apply(_load(DIGITS, root, download))
+
+
+def mnist32(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
+    """MNIST as FedFixer trains it: cropped with padding 4 and flipped at 28x28 pixels, then resized to 32x32."""
+    chosen = Options(**options)
+    dataset = _load(DIGITS, root, download)
+    enlarged = replace(dataset.transform, augmentations=(RandomCrop(4), HorizontalFlip()), resize=32)
+    return chosen.apply(replace(dataset, name="mnist32", transform=enlarged))
 
 
 def fashion_mnist(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
