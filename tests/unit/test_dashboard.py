@@ -22,10 +22,51 @@ def test_every_panel_shows_a_recorded_key():
             assert f"`{key}`" in DOCUMENTED
 
 
-def test_offline_it_is_printed(capsys, monkeypatch, tmp_path):
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-    assert main(["--project", "mine"]) == 0
+    monkeypatch.chdir(tmp_path)
+
+
+def test_offline_it_is_a_file_and_says_how_to_use_it(offline, capsys):
+    assert main(["--project", "my project"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 4
+    assert "written to dashboard.json: Accuracy (" in said
+    assert "  wandb login\n  fnll dashboard --file dashboard.json --entity NAME --project 'my project'" in said
+    assert json.loads(Path("dashboard.json").read_text())["entity"] == ""
+
+
+def test_a_file_is_taken_as_it_is_edited(offline, capsys):
+    main(["--out", "board.json"])
+    board = json.loads(Path("board.json").read_text())
+    sections = board["spec"]["section"]["panelBankConfig"]["sections"]
+    sections[0]["name"] = "Mine"
+    Path("board.json").write_text(json.dumps(board))
+    capsys.readouterr()
+    main(["--file", "board.json", "--entity", "me", "--project", "other", "--print"])
+    again = json.loads(capsys.readouterr().out)
+    assert (again["entity"], again["project"]) == ("me", "other")
+    assert again["spec"] == board["spec"]
+
+
+@pytest.mark.parametrize("content", ["{}", "no", ""])
+def test_another_file_is_refused(offline, content):
+    Path("other.json").write_text(content)
+    with pytest.raises(UserError, match="no dashboard that `fnll dashboard` wrote"):
+        main(["--file", "other.json"])
+    with pytest.raises(UserError, match="cannot read"):
+        main(["--file", "nowhere.json"])
+
+
+def test_the_sketch_in_the_docs_has_the_sections_of_the_dashboard():
+    sketch = (DOCS / "images" / "dashboard.svg").read_text()
+    assert re.findall(r'class="section"[^>]*>([^<]*)<', sketch) == list(PANELS)
+
+
+def test_it_can_be_printed(offline, capsys):
+    assert main(["--project", "mine", "--print"]) == 0
     board = json.loads(capsys.readouterr().out)
     assert board["project"] == "mine"
     sections = board["spec"]["section"]["panelBankConfig"]["sections"]

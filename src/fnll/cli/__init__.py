@@ -36,7 +36,7 @@ COMMANDS = {
     "verify": Command("whether a store still holds what its runs wrote", "fnll.cli.verify"),
     "methods": Command("the installed methods: what they do, their papers, BibTeX", "fnll.cli.methods"),
     "scene": Command("show a scenario: clients, sizes, classes, noise, fingerprint", "fnll.cli.scene"),
-    "dashboard": Command("the W&B workspace as code; printed when offline", "fnll.cli.dashboard"),
+    "dashboard": Command("the W&B workspace as code; a file when offline", "fnll.cli.dashboard"),
     "bench": Command("how fast: phases of a round, and ratios to bare PyTorch", "fnll.cli.bench"),
     "new": Command("start a method of your own: fnll new method NAME", "fnll.cli.new"),
     "check": Command("test a method against the rules of a fair comparison", "fnll.cli.check"),
