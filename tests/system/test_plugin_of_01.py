@@ -69,7 +69,14 @@ def plugin(tmp_path, monkeypatch):
 def test_a_method_of_01_is_checked_and_run(plugin, tmp_path, capsys):
     path = plugin(METHOD, "method_of_01")
     assert main(["check", str(path), "--only", "limit_laws"]) == 0
-    words = ["--config-dir", str(path.parents[1]), "method=method_of_01", f"runs_dir={tmp_path / 'runs'}", *RUN]
+    words = [
+        "--allow=method_of_01",
+        "--config-dir",
+        str(path.parents[1]),
+        "method=method_of_01",
+        f"runs_dir={tmp_path / 'runs'}",
+        *RUN,
+    ]
     assert main(["run", *words]) == 0, capsys.readouterr().err
     assert main(["run", *words, "executor=cohort"]) == 0, capsys.readouterr().err  # the executor's name of 0.1
 
@@ -78,7 +85,14 @@ def test_an_import_that_moved_is_told_its_new_home(plugin, tmp_path, capsys):
     path = plugin(
         METHOD.replace("from fnll.types import", "from fnll.noisy import min_max\nfrom fnll.types import"), "moved_01"
     )
-    words = ["--config-dir", str(path.parents[1]), "method=moved_01", f"runs_dir={tmp_path / 'runs'}", *RUN]
+    words = [
+        "--allow=moved_01",
+        "--config-dir",
+        str(path.parents[1]),
+        "method=moved_01",
+        f"runs_dir={tmp_path / 'runs'}",
+        *RUN,
+    ]
     assert main(["run", *words]) == 2
     assert "fnll.noisy is fnll.tools since 0.2" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

@@ -179,7 +179,7 @@ def test_runs_need_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_method_may_decline(tmp_path: Path, plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep(tmp_path / "runs", "method=fedavg,choosy", "--config-dir", str(plugin))
+    sweep(tmp_path / "runs", "method=fedavg,choosy", "--config-dir", str(plugin), "--allow", "sweep_methods")
     out = capsys.readouterr().out
     assert "1 finished, 1 declined" in out
     (declined,) = tmp_path.glob("runs/choosy-*/declined.json")
@@ -190,7 +190,7 @@ def test_a_method_may_decline(tmp_path: Path, plugin: Path, capsys: pytest.Captu
 def test_a_killed_worker_is_replaced_and_its_run_repeated(
     tmp_path: Path, plugin: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep(tmp_path / "runs", "method=mortal,fedavg", "--config-dir", str(plugin))
+    sweep(tmp_path / "runs", "method=mortal,fedavg", "--config-dir", str(plugin), "--allow", "sweep_methods")
     assert "2 finished" in capsys.readouterr().out
     assert len(list((tmp_path / "graves").iterdir())) == 1
 
@@ -198,7 +198,7 @@ def test_a_killed_worker_is_replaced_and_its_run_repeated(
 def test_a_run_that_kills_its_worker_twice_has_failed_until_it_succeeds(
     tmp_path: Path, plugin: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("method=mortal,fedavg", "--config-dir", str(plugin))
+    words = ("method=mortal,fedavg", "--config-dir", str(plugin), "--allow", "sweep_methods")
     config = plugin / "method" / "mortal.yaml"
     config.write_text(config.read_text().replace("lives: 1", "lives: 2"))
     sweep(tmp_path / "runs", *words, code=1)

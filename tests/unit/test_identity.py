@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fnll.executors.vectorised import Vectorised
-from fnll.harness import config, identity
+from fnll.harness import config, identity, trust
 from fnll.harness.config import compose, config_dir, options
 from fnll.harness.identity import code_of, packaged_names, run_id, source_digest
 from fnll.harness.prepare import revision_of
@@ -17,6 +17,11 @@ CHOICES = [
     for name in options(group)
     if name != "image_folder"  # needs a folder
 ]
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch):
+    monkeypatch.setattr(trust, "_allowed", {"mine", "my_prox_one", "plug_many"})
 
 
 @pytest.fixture

@@ -24,8 +24,10 @@ def installed(tmp_path, monkeypatch):
         monkeypatch.setattr(config, "entry_points", lambda group: points)
 
     config.plugin_dirs.cache_clear()
+    config.plugin_packages.cache_clear()
     yield install
     config.plugin_dirs.cache_clear()
+    config.plugin_packages.cache_clear()
 
 
 def test_a_folder_is_found(installed, tmp_path):

@@ -55,7 +55,7 @@ def test_only_the_version_of_a_plugin_that_was_run_last_is_shown(tmp_path):
     ("ending", "note", "status", "reason"),
     [
         ("finished", "", "finished", ""),
-        ("diverged", "", "diverged", "diverged after 2 evaluations"),
+        ("diverged", "", "diverged", "diverged at step 2"),
         ("failed", "RuntimeError: no memory", "failed", "RuntimeError: no memory"),
         ("declined", "needs two clients", "declined", "needs two clients"),
         ("unfinished", "", "unfinished", "at evaluation 2 of 60 rounds"),

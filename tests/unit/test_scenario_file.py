@@ -25,7 +25,7 @@ from fnll.harness.prepare import Run, prepare, scenario_of
 from fnll.harness.provenance import made_with
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, Scenario, Truth, build
-from fnll.scenario.file import about, load, read, save
+from fnll.scenario.file import _truth_digest, about, load, read, save
 from fnll.scenario.noise.models import Native, RhoTau
 from fnll.scenario.partition.partitions import Iid
 
@@ -188,13 +188,15 @@ def test_numpy_and_unzip_can_read_it(tmp_path):
 # Damage
 
 
-def rewritten(path: Path, change: Any = None, **arrays: np.ndarray) -> Path:
-    """The file with other facts or arrays in it, as sound zip."""
+def rewritten(path: Path, change: Any = None, *, sealed: bool = True, **arrays: np.ndarray) -> Path:
+    """The file with other facts or arrays in it, as sound zip; `sealed`: with a hash that fits them."""
     with np.load(path, allow_pickle=False) as file:
         content = {name: file[name] for name in file.files if name != "scenario.json"} | arrays
     facts = about(path)
     if change is not None:
         change(facts)
+    if sealed:
+        facts["truth"] = _truth_digest(facts, content)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **content)
     with zipfile.ZipFile(buffer, "a") as archive:
@@ -273,9 +275,61 @@ def test_content_that_contradicts_itself_is_refused(tmp_path, arrays, reason):
 
 
 def test_a_file_of_a_later_format_asks_for_an_update(tmp_path):
-    path = rewritten(written(tmp_path, dataset()), lambda facts: facts.update(format=2, fnll="9.9"))
+    path = rewritten(written(tmp_path, dataset()), lambda facts: facts.update(format=3, fnll="9.9"))
     with pytest.raises(UserError, match=r"written by fnll 9\.9, which is newer"):
         read(path)
+
+
+@pytest.mark.parametrize("name", ["clean", "nominal", "realised", "made"])
+def test_an_altered_truth_is_noticed(tmp_path, name):
+    data = dataset()
+    path = written(tmp_path, data)
+    with np.load(path) as file:
+        arrays = {} if name == "made" else {name: np.roll(file[name], 1)}
+    change = (lambda facts: facts["made"].update(noise={"rho": 0.1})) if name == "made" else None
+    other = rewritten(path, change, sealed=False, **arrays)
+    with pytest.raises(UserError, match="its clean labels, noise levels or settings are not those it was saved with"):
+        load(data, path=str(other))
+
+
+def test_clean_labels_are_those_of_the_data_however_well_they_are_hashed(tmp_path):
+    data = dataset()
+    path = written(tmp_path, data)
+    with pytest.raises(UserError, match="its clean labels are not those of the data set"):
+        load(data, path=str(rewritten(path, clean=(data.labels.numpy() + 1) % 10)))
+
+
+def test_a_file_without_the_hash_is_unverified(tmp_path, caplog):
+    data = dataset()
+    path = rewritten(written(tmp_path, data), lambda facts: (facts.pop("truth"), facts.update(format=1)), sealed=False)
+    load(data, path=str(path))
+    assert "are unverified" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: facts["made"].update({"": 1}),
+        lambda facts: facts["dataset"].update(digest=3),
+        lambda facts: facts.update(fingerprint=[1]),
+        lambda facts: facts.update(format="x"),
+        lambda facts: facts.update(clients="x"),
+    ],
+)
+def test_odd_words_about_it_are_no_crash(tmp_path, change):
+    data = dataset()
+    path = rewritten(written(tmp_path, data), change, sealed=False)
+    with pytest.raises(UserError, match="is corrupted or not a scenario file"):
+        load(data, path=str(path))
+
+
+def test_members_that_nobody_needs_are_not_unpacked(tmp_path, monkeypatch):
+    data = dataset()
+    path = rewritten(written(tmp_path, data), bomb=np.zeros(1 << 20, np.int8))
+    load(data, path=str(path))
+    monkeypatch.setattr("fnll.scenario.file.LARGEST", 100)
+    with pytest.raises(UserError, match="unpacks to more than any data set needs"):
+        load(data, path=str(path))
 
 
 # As a choice of the config

@@ -28,7 +28,7 @@ def test_the_file_of_earlier_versions_is_read_and_forgotten_too(tmp_path):
 def test_a_summary_outweighs_marks(tmp_path):
     folder = RunFolder(tmp_path)
     folder.mark(Status.FAILED, {"error": "first try"})
-    folder.finish({}, diverged=False, rounds=1)
+    folder.finish({}, diverged_at=None, rounds=1)
     assert status_in(tmp_path) is Status.FINISHED
     assert folder.finished
 

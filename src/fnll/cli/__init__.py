@@ -46,6 +46,7 @@ EPILOG = """commands:
 {commands}
 
 Settings are Hydra overrides: `fnll run method=fedprox method.mu=0.1 noise.rho=0.6 rounds=30 seed=0`.
+`--allow MODULE` lets configs name classes of a module of yours that is not installed as a plugin.
 `fnll COMMAND --help` says more; `fnll run --cfg job` prints every setting with its value.
 """
 
@@ -77,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv[0] not in COMMANDS:
             raise UserError(f"there is no command {argv[0]!r}; {nearest(argv[0], COMMANDS)}")
-        return COMMANDS[argv[0]](argv[1:])
+        from fnll.harness.trust import taken_from
+
+        return COMMANDS[argv[0]](taken_from(argv[1:]))
     except UserError as error:
         print(f"fnll: {error}", file=sys.stderr)
         return 2

@@ -64,7 +64,7 @@ def verdict(summary: dict[str, Any]) -> str:
     accuracy = summary["test/accuracy"]
     if summary["diverged"]:
         best = "nothing" if accuracy["best"] is None else f"{accuracy['best']:.1%}"
-        return f"diverged: the weights became non-finite; best on test before that: {best}"
+        return f"diverged at step {summary.get('diverged_at', '?')}; best on test before that: {best}"
     kind = "agreement with held-out observed labels, which may be wrong" if summary.get("test_truth") else "accuracy"
     return (
         f"{kind}: last10 {accuracy['last10']:.2%}   last {accuracy['last']:.2%}   best on test {accuracy['best']:.2%}"

@@ -17,6 +17,7 @@ from fnll.harness.config import (
     GROUPS,
     MISTAKES,
     check_choices,
+    compose,
     config_dir,
     explain,
     in_new_words,
@@ -45,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
         hydras.setLevel(logging.DEBUG)
         hydras.addHandler(logging.StreamHandler(sys.stdout))
     check_choices(argv, extra)
+    if extra or any("hydra" in word for word in argv):  # ours are known to name nothing that Hydra would call
+        compose([word for word in argv if "=" in word and not word.startswith("-")], extra)
     before = sys.argv
     sys.argv = ["fnll run", *papers_words(argv, extra)]
     try:

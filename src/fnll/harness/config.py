@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -23,6 +23,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fnll.errors import UserError, nearest, require
+from fnll.harness.secrets import from_environment
+from fnll.harness.trust import require_trusted, require_trusted_hydra, used
 from fnll.harness.worlds import NONE, of_preset, worlds
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,12 @@ def plugin_dirs() -> dict[str, Path]:
     return found
 
 
+@cache
+def plugin_packages() -> tuple[str, ...]:
+    """The top names of installed packages that registered configs: whoever installs a package trusts its code."""
+    return tuple(point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=ENTRY_POINTS))
+
+
 def _plugin_dir(point: EntryPoint) -> Path:
     package, _, inside = point.value.partition(":")
     who = f"the installed package {point.dist.name if point.dist else package!r} registers {point.value!r} with fnll"
@@ -101,6 +109,7 @@ class Request:
     overrides: tuple[str, ...] = ()
     config_dirs: tuple[Path, ...] = ()
     names: dict[str, str] = field(default_factory=dict)  # what tables call a method and those inside it, by their place
+    hidden: Mapping[str, str] = field(default_factory=dict)  # settings from the environment → what the config says
 
     @property
     def name(self) -> str:
@@ -110,12 +119,13 @@ class Request:
     @property
     def command(self) -> str:
         """What to type to run this again."""
-        return command(self.overrides, self.config_dirs)
+        return command(self.overrides, self.config_dirs, used(OmegaConf.to_container(self.cfg)))
 
 
-def command(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> str:
+def command(overrides: Sequence[str], config_dirs: Sequence[Path] = (), trusted: Sequence[str] = ()) -> str:
     """The shell command that runs what these overrides describe."""
-    return shlex.join(["fnll", "run", *(f"--config-dir={folder}" for folder in config_dirs), *overrides])
+    trust = [f"--allow={name}" for name in trusted]
+    return shlex.join(["fnll", "run", *trust, *(f"--config-dir={folder}" for folder in config_dirs), *overrides])
 
 
 def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> Request:
@@ -132,6 +142,7 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> 
     try:
         with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
             cfg = hydra_compose(CONFIG_NAME, overrides=[*overrides, *search], return_hydra_config=True)
+            require_trusted_hydra(OmegaConf.to_container(cfg.hydra))
             return request_of(cfg, tuple(overrides), config_dirs)
     except MISTAKES as error:
         raise explain(error, config_dirs) from None
@@ -190,11 +201,13 @@ def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config
     with open_dict(ours):
         ours.pop("hydra", None)
     resolved: Any = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
+    require_trusted(resolved, (config_dir(), *plugin_dirs().values()), plugin_packages())
     _check_keys(resolved)
     if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
         raise UserError(f"method={choices['method']}: methods lie in the folder `method` itself; type the name alone")
     names = dict(take_names(resolved["method"], "method"))
-    return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs), names)
+    hidden = from_environment(ours)
+    return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs), names, hidden)
 
 
 def take_names(node: Any, place: str) -> Iterator[tuple[str, str]]:

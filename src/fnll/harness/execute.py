@@ -16,6 +16,7 @@ from fnll.executors.numerics import set_deterministic
 from fnll.federation import federate
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import Request, store_of
+from fnll.harness.divergence import Watched, failed_over_numbers, hopeless_from
 from fnll.harness.folder import DeclinedError, RunFolder, StoreError
 from fnll.harness.identity import run_id, settings
 from fnll.harness.integrity import METRICS
@@ -133,29 +134,37 @@ def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bo
     folder.cut(restored.records if restored else {})
     for watcher in watchers:
         watcher.start(run, folder)
-    executor = run.executor()
+    executor = Watched(run.executor())
     observer = Observer(run, folder, checkpoints, watchers, overlaps(run.cfg, spare_core))
     last = restored.snapshot if restored else None
     observer.resume(last, restored.notes if restored else None)
-    diverged = False
+    diverged_at: int | None = None
     try:
-        rounds = federate(
-            run.method,
-            executor,
-            run.world,
-            budget=run.budget,
-            seed=run.cfg.seed,
-            resume=last,
-            whole_round=run.whole_round,
-        )
-        for snapshot, ledger in rounds:
-            diverged = not all_finite(snapshot.state.weights)
-            if diverged:
-                log.warning("round %d: the weights are no longer finite; the run stops here as diverged", snapshot.t)
-                break
-            last = snapshot
-            observer.see(snapshot, ledger)
+        try:
+            rounds = federate(
+                run.method,
+                executor,
+                run.world,
+                budget=run.budget,
+                seed=run.cfg.seed,
+                resume=last,
+                whole_round=run.whole_round,
+            )
+            for snapshot, ledger in rounds:
+                if not all_finite(snapshot.state.weights):
+                    diverged_at = max(1, observer.step_of(snapshot))
+                    log.warning("round %d: the weights are no longer finite; the run has diverged", snapshot.t)
+                    break
+                last = snapshot
+                observer.see(snapshot, ledger)
+        except Exception as error:
+            if not failed_over_numbers(error, last, executor.last):
+                raise
+            t, diverged_at = (last.t + 1, observer.step_of(last) + 1) if last else (1, 1)
+            log.warning("round %d fails over numbers that are not finite (%s); the run has diverged", t, told(error))
         observer.settle()
+        if diverged_at is None:
+            diverged_at = hopeless_from(folder.rows(), run.scenario.num_classes)
     except BaseException:
         for watcher in watchers:
             watcher.abort()
@@ -175,9 +184,9 @@ def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bo
         "protocol": run.cfg.protocol,
         **({"test_truth": run.truth.test_truth} if run.truth.test_truth != CLEAN else {}),
     }
-    if last is not None and not diverged and run.dataset.names:  # somebody's own data: this is what they came for
+    if last is not None and diverged_at is None and run.dataset.names:  # somebody's own data: what they came for
         write_verdict(run, folder.path, judge(run, last, observer.tally))
-    summary = folder.finish(facts, diverged=diverged, rounds=run.cfg.rounds)
+    summary = folder.finish(facts, diverged_at=diverged_at, rounds=run.cfg.rounds)
     for watcher in watchers:
         watcher.finish(summary)
     return summary

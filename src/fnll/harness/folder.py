@@ -194,13 +194,15 @@ class RunFolder:
         path = self.path / METRICS
         return [in_new_words(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def finish(self, facts: Mapping[str, Any], *, diverged: bool, rounds: int) -> dict[str, Any]:
-        """Write `summary.json`: its presence is what makes a run finished."""
+    def finish(self, facts: Mapping[str, Any], *, diverged_at: int | None, rounds: int) -> dict[str, Any]:
+        """Write `summary.json`: its presence is what makes a run finished. `diverged_at` is the step of divergence."""
         if reason := self.disagreement(self.written()):
             raise StoreError(
                 f"run {self.run_id}: somebody else wrote to its folder while it ran ({reason}); type the command again"
             )
-        summary = {**facts, "finished": True, "diverged": diverged, **summarise(self.rows(), diverged, rounds)}
+        diverged = diverged_at is not None
+        told = {"finished": True, "diverged": diverged, **({"diverged_at": diverged_at} if diverged else {})}
+        summary = {**facts, **told, **summarise(self.rows(), diverged, rounds)}
         return seal(self.path, plain(summary))
 
 

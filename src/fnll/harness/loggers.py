@@ -14,6 +14,7 @@ from fnll.harness.config import Request
 from fnll.harness.folder import RunFolder
 from fnll.harness.observer import Progress
 from fnll.harness.prepare import Run, made
+from fnll.harness.secrets import without_secrets
 from fnll.system.files import plain_name, remove_folder
 
 TAKEN = ("checkpoint", "lock", "wandb")  # in a run's folder; its other files have a dot in their names
@@ -40,7 +41,7 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
 
 def settings(run: Run, folder: RunFolder) -> dict[str, Any]:
     """The resolved config and what identifies the run."""
-    config: Any = OmegaConf.to_container(run.cfg)
+    config: Any = without_secrets(OmegaConf.to_container(run.cfg), run.request.hidden)  # type: ignore[arg-type]
     config.pop("logger", None)
     identity = {"run_id": folder.run_id, "fingerprint": run.scenario.fingerprint}
     return {**config, "choices": run.request.choices, **identity}

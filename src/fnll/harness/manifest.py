@@ -19,12 +19,14 @@ from fnll.harness.folder import RunFolder
 from fnll.harness.identity import code_of, settings
 from fnll.harness.making import privileges
 from fnll.harness.prepare import Run, numerics_of
+from fnll.harness.secrets import without_secrets
 from fnll.scenario.scenario import CLEAN
 
 
 def describe(request: Request, folder: RunFolder, device: str, **facts: object) -> None:
     """Write what a run is: the resolved config with the names of the choices, and the facts around it."""
-    config = {**OmegaConf.to_container(request.cfg), "choices": request.choices}  # type: ignore[dict-item]
+    config: Any = OmegaConf.to_container(request.cfg)
+    config = {**without_secrets(config, request.hidden), "choices": request.choices}
     config.pop("sweep", None)  # of the grid, not of the run
     around = {
         "names": request.names,

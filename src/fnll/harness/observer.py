@@ -106,7 +106,7 @@ class Observer:
         else:
             self.before = snapshot.clients
             self.tally = Tally(self.run.scenario, notes)
-            self.last_step = self._step(snapshot)
+            self.last_step = self.step_of(snapshot)
             rows = self.folder.rows()
             self.total = rows[-1]["time/total_s"] if rows else 0.0
 
@@ -114,7 +114,7 @@ class Observer:
         """One method round is over."""
         self.window.append(Round(snapshot.t, self.before, ledger, snapshot.clients))
         self.before = snapshot.clients
-        step = self._step(snapshot)
+        step = self.step_of(snapshot)
         if not self._due(step):
             return
         now = time.perf_counter()
@@ -142,7 +142,7 @@ class Observer:
         if self.thread is not None:
             self.thread.shutdown(wait=True, cancel_futures=True)
 
-    def _step(self, snapshot: Snapshot) -> int:
+    def step_of(self, snapshot: Snapshot) -> int:
         """Position on the grid: how many times m client updates have been sent."""
         return min(snapshot.totals.spent // self.run.cohort_size, self.run.cfg.rounds)
 

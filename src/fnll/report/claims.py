@@ -74,6 +74,7 @@ class Sums(_Claims):
 
     seed: Count | None = None
     diverged: bool = False
+    diverged_at: Count | None = None
     exact: bool = True
     origin: Text | None = None
     fingerprint: Text | None = None

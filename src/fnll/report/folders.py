@@ -134,8 +134,10 @@ def _status(path: Path, summary: Mapping[str, Any], steps: int, config: Config) 
     """Status, and the reason why there is no number."""
     status = status_in(path)
     if status is Status.FINISHED:
-        diverged = bool(summary.get("diverged"))
-        return (Status.DIVERGED, f"diverged after {steps} evaluations") if diverged else (status, "")
+        if not summary.get("diverged"):
+            return status, ""
+        at = summary.get("diverged_at")  # older runs did not say
+        return Status.DIVERGED, f"diverged after {steps} evaluations" if at is None else f"diverged at step {at}"
     if mark := mark_in(path):
         told = _json(mark[1])
         return status, str(told.get("reason") or told.get("error") or "no reason given")

@@ -67,7 +67,7 @@ def assemble(
 ) -> tuple[Scenario, Truth]:
     """Scenario and truth from ready-made labels and shards, with the oracle and the pooling applied."""
     if clean is None:
-        clean = _clean(dataset)
+        clean = clean_of(dataset)
     if dataset.validation is not None:  # taken from every client after noise, so it is as noisy as what they train on
         shards = tuple(shard[~torch.isin(shard, dataset.validation)] for shard in shards)
     wrong = None if clean is None else observed != clean
@@ -109,7 +109,7 @@ def _parts(dataset: Dataset, partition: Partition, num_clients: int, seed: int) 
     return partition(dataset.labels.numpy(), num_clients, seed)
 
 
-def _clean(dataset: Dataset) -> Tensor | None:
+def clean_of(dataset: Dataset) -> Tensor | None:
     """The clean labels, if all are known."""
     if not dataset.native_noise:
         return dataset.labels

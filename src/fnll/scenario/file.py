@@ -15,7 +15,9 @@ bytes, so a checksum can be published with it.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import struct
 import zipfile
 import zlib
@@ -32,12 +34,16 @@ from torch import Tensor
 
 from fnll import NUMBERS, __version__
 from fnll.errors import UserError, require
-from fnll.scenario.build import Oracle, assemble
+from fnll.scenario.build import Oracle, assemble, clean_of
 from fnll.scenario.scenario import Dataset, Scenario, Shards, Truth
 from fnll.settings import checked
 from fnll.system.files import make_folder, write_atomic
 
-FORMAT = 1
+log = logging.getLogger(__name__)
+
+FORMAT = 2  # 1 had no hash of the truth
+MEMBERS = {"observed": 1, "clean": 1, "indices": 1, "sizes": 1, "nominal": 1, "realised": 1, "validation": 1}  # axes
+LARGEST = 1 << 31  # bytes that a member may unpack to
 ABOUT = "scenario.json"
 UNREADABLE = (  # what zipfile, json, numpy and torch answer to damaged bytes
     ValueError,
@@ -130,9 +136,10 @@ def read(path: str | Path) -> Contents:
     about = _read_about(path, data)
     try:
         with np.load(BytesIO(data), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files if name != ABOUT}
+            arrays = {name: file[name] for name in MEMBERS if name in file.files}
         whole = {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()
                  if name not in ("nominal", "realised")}  # fmt: skip
+        _require_truth(path, about, arrays)
         shards = torch.split(whole["indices"], whole["sizes"].tolist())
         nominal = torch.from_numpy(arrays["nominal"].astype(np.float64))
         return Contents(about, whole["observed"], whole.get("clean"), shards, nominal, whole.get("validation"))
@@ -159,6 +166,9 @@ def _bytes(path: str | Path) -> bytes:
 def _read_about(path: str | Path, data: bytes) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
+            known = [entry for entry in archive.infolist() if entry.filename.removesuffix(".npy") in (*MEMBERS, ABOUT)]
+            if any(entry.file_size > LARGEST for entry in known):
+                raise ValueError("a part of it unpacks to more than any data set needs")
             text = archive.read(ABOUT).decode()
         found: dict[str, Any] = json.loads(text)
         if found["format"] > FORMAT:
@@ -166,9 +176,14 @@ def _read_about(path: str | Path, data: bytes) -> dict[str, Any]:
                 f"scenario.path={path} was written by fnll {found.get('fnll')}, which is newer than this one "
                 f"({__version__}); update fnll"
             )
-        if "${" in text or not isinstance(found["made"], dict) or not isinstance(found["dataset"], dict):
+        plain = json.dumps(found, ensure_ascii=False)  # `$` may be written as \u0024
+        if "${" in plain or not isinstance(found["made"], dict) or not isinstance(found["dataset"], dict):
             raise ValueError(f"{ABOUT} is not what fnll writes")
-        str(found["fingerprint"]), str(found["dataset"]["digest"]), int(found["clients"])
+        if not all(isinstance(text, str) for text in (found["fingerprint"], found["dataset"]["digest"])):
+            raise ValueError("its fingerprint or the digest of its data is no text")
+        if not all(isinstance(key, str) and key for part in (found["made"], found["dataset"]) for key in part):
+            raise ValueError("a setting has no name")
+        int(found["clients"])
     except UNREADABLE as error:
         raise _damaged(path, error) from error
     return found
@@ -201,6 +216,7 @@ def _pack(about: dict[str, Any], scenario: Scenario, truth: Truth) -> bytes:
     }
     arrays = {name: _smallest(values.numpy()) for name, values in whole.items() if values is not None}
     arrays |= {"nominal": truth.nominal.double().numpy(), "realised": truth.realised.double().numpy()}
+    about = {**about, "truth": _truth_digest(about, arrays)}
     buffer = BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -209,6 +225,25 @@ def _pack(about: dict[str, Any], scenario: Scenario, truth: Truth) -> bytes:
         entry.external_attr = 0o644 << 16
         archive.writestr(entry, json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return buffer.getvalue()
+
+
+def _truth_digest(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    """A hash of what the fingerprint does not cover: the clean labels, the noise levels, and how all was made."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in ("clean", "nominal", "realised", "validation"):
+        values = arrays.get(name)
+        kind = "<f8" if name in ("nominal", "realised") else "<i8"
+        content = b"" if values is None else np.ascontiguousarray(values.astype(kind)).tobytes()
+        digest.update(f"{name}:{-1 if values is None else values.size}:".encode() + content)
+    digest.update(json.dumps([about["fingerprint"], about["made"]], sort_keys=True, ensure_ascii=False).encode())
+    return digest.hexdigest()
+
+
+def _require_truth(path: str | Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    if about["format"] < FORMAT:
+        log.warning("scenario.path=%s is of an older format: its clean labels and noise levels are unverified", path)
+    elif about.get("truth") != _truth_digest(about, arrays):
+        raise ValueError("its clean labels, noise levels or settings are not those it was saved with")
 
 
 def _smallest(values: np.ndarray) -> np.ndarray:
@@ -248,6 +283,9 @@ def _require_consistent(path: str, contents: Contents, dataset: Dataset) -> None
     for labels in (contents.observed, contents.clean):
         if labels is not None and not (len(labels) == n and _within(labels, dataset.num_classes)):
             raise _damaged(path, "its labels do not fit the data set")
+    known = clean_of(dataset)
+    if contents.clean is not None and known is not None and not torch.equal(contents.clean, known):
+        raise _damaged(path, "its clean labels are not those of the data set")
     if not _within(index, n) or len(index.unique()) < len(index):
         raise _damaged(path, "its clients' samples do not fit the data set")
     if not len(contents.nominal) == len(contents.shards) == contents.about["clients"]:

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 
 from fnll.errors import UserError, require
 from fnll.harness.config import command, compose, explain, options
+from fnll.harness.trust import allowed
 
 CELLS = "cells"
 EXPERIMENT, METHOD, SEED = "experiment", "method", "seed"
@@ -39,11 +40,12 @@ class PlannedRun:
     label: str = ""  # what tells it from the others, besides method and seed
     seed: str = ""
     config_dirs: tuple[Path, ...] = ()
+    allowed: tuple[str, ...] = ()  # modules that the user trusts
 
     @property
     def command(self) -> str:
         """What to type to do this run alone."""
-        return command(self.words, self.config_dirs)
+        return command(self.words, self.config_dirs, self.allowed)
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.method, self.label, self.seed and f"seed {self.seed}") if part)
@@ -74,7 +76,9 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
     unique = {tuple(assignment.values()): (assignment, name) for assignment, name in found}
     labels = _labels([assignment for assignment, _ in unique.values()], dirs)
     jobs = [
-        PlannedRun(words, _value(assignment.get(METHOD, name)), label, _value(assignment.get(SEED, "")), dirs)
+        PlannedRun(
+            words, _value(assignment.get(METHOD, name)), label, _value(assignment.get(SEED, "")), dirs, allowed()
+        )
         for (words, (assignment, name)), label in zip(unique.items(), labels, strict=True)
     ]
     return Grid(tuple(jobs), settings)

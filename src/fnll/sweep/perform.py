@@ -17,6 +17,7 @@ from fnll.harness.folder import BusyError, DeclinedError, RunFolder, StoreError
 from fnll.harness.loggers import watchers
 from fnll.harness.prepare import Run, prepare
 from fnll.harness.status import Status, status_in
+from fnll.harness.trust import allow
 from fnll.harness.warned import Warned, listening
 from fnll.sweep.events import Begun, Ending, Evaluated, Outcome, Said, Send
 from fnll.sweep.grid import PlannedRun
@@ -57,6 +58,7 @@ def perform(job: PlannedRun, send: Send, *, spare_core: bool | None = None) -> O
 
 def _attempt(job: PlannedRun, reporter: Reporter, warned: Warned, spare_core: bool | None, started: float) -> Outcome:
     try:
+        allow(*job.allowed)
         request = compose(job.words, job.config_dirs)
         limit_threads(OmegaConf.select(request.cfg, "executor.threads", default=1))
         mirrors = watchers(request)

@@ -182,7 +182,8 @@ def _end(
             "exact": True,
             "protocol": settings["protocol"],
         }
-        folder.finish(facts, diverged=ending is Status.DIVERGED, rounds=int(settings["rounds"]))
+        at = len(folder.rows()) if ending is Status.DIVERGED else None
+        folder.finish(facts, diverged_at=at, rounds=int(settings["rounds"]))
     elif ending is Status.FAILED:
         folder.mark(ending, {"error": note, "command": command})
     elif ending is Status.DECLINED:
