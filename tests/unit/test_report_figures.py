@@ -138,13 +138,15 @@ def test_fedcorr_8_follows_the_labels_through_the_stages(store):
     assert shares == sorted(shares, reverse=True)
 
 
-def test_fedcorr_8_shows_the_noisiest_clients(tmp_path):
+def test_confusion_shows_the_noisiest_clients_and_figure_8_the_first_five(tmp_path):
     right, wrong = [[9, 0], [0, 9]], [[4, 5], [5, 4]]
     facts = [{"step": 0, "t": 0, "name": "confusion", "value": [right] * 7 + [wrong, right, wrong]}]
     run_id = write_run(tmp_path, "fedcorr", [0.1], diagnostics=facts)
-    titles = [ax.get_title() for ax in figures.fedcorr_8(load(tmp_path), run_id).axes]
+    titles = [ax.get_title() for ax in figures.confusion(load(tmp_path), run_id).axes]
     assert titles[0] == "all clients: 11.1% wrong"
     assert titles[-2:] == ["client 7: 55.6% wrong", "client 9: 55.6% wrong"]
+    first = [ax.get_title() for ax in figures.fedcorr_8(load(tmp_path), run_id).axes]
+    assert [title.split(":")[0] for title in first[1:]] == [f"client {k}" for k in range(5)]
 
 
 def test_small_shares_have_labels_of_their_own(tmp_path):

@@ -1,4 +1,4 @@
-"""What a report shows beside our own numbers: published tables and curves that others logged."""
+"""What a report shows only if asked: published tables, curves that others logged, and detection over mixtures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fnll.report.detections import Detections
 from fnll.report.figures.published import published, reference_curves
 from fnll.report.gallery import Plate
 from fnll.report.outside import Overlay, overlays, reference_table
@@ -22,11 +23,13 @@ class Others:
     comparisons: list[Comparison] = field(default_factory=list)
     overlays: list[Overlay] = field(default_factory=list)
     curves: Path = Path()
+    detections: Detections | None = None
 
     @property
     def tables(self) -> list[Table]:
         further = [reference_table(self.overlays, self.curves)] if self.overlays else []
-        return [*published_tables(self.comparisons), *further]
+        found = [self.detections.table] if self.detections else []
+        return [*published_tables(self.comparisons), *further, *found]
 
     def plates(self) -> Iterator[Plate]:
         """The figures, one at a time."""
@@ -39,12 +42,16 @@ class Others:
                 "where ours end"
             )
             yield Plate("reference_curves", caption, reference_curves(self.overlays))
+        if self.detections and self.detections.warmups > 1:
+            caption = "Detection of noisy clients against the rounds of warm-up (compare FedNoRo, figure 4)"
+            yield Plate("warmups", caption, self.detections.figure())
 
 
-def others(store: Store, table: str | None, curves: Path | None) -> Others:
+def others(store: Store, table: str | None, curves: Path | None, mixtures: int = 0) -> Others:
     """Read what was asked for: `table` is a published table's name, or empty for all that the store has cells of."""
     return Others(
         [] if table is None else comparisons(store, table),
         [] if curves is None else overlays(store, curves),
         curves or Path(),
+        Detections.of(store, mixtures) if mixtures else None,
     )

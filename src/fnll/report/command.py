@@ -50,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--names", default="", metavar="A=NAME,...", help="other names of rows, as fedcorr=Ours (default: their YAML's)"
     )
     parser.add_argument("--label", default="", help=r"\label of the headline in LaTeX (default: tab:main_last10)")
+    parser.add_argument(
+        "--mixtures", type=int, default=0, metavar="N",
+        help="score detection of noisy clients over N mixtures per run, as FedNoRo's table 3 does with 10000",
+    )  # fmt: skip
     parser.add_argument("--figures", action=argparse.BooleanOptionalAction, default=True, help="draw the figures")
 
 
@@ -58,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     store = chosen(load(args.runs_dir), args.rows, args.names)
     analysis = analyse(store, args.metric, args.select, args.reference)
     targets = parse_targets(args.targets)
-    beside = others(store, args.published, args.reference_curves)
+    beside = others(store, args.published, args.reference_curves, parse_mixtures(args.mixtures))
     try:
         report = write(
             analysis, make_folder(args.out), targets, with_figures=args.figures, others=beside, label=args.label
@@ -96,6 +100,13 @@ def chosen(store: Store, rows: str, names: str) -> Store:
 def _parts(text: str) -> list[str]:
     """What commas separate, outside of brackets: `fedprox (mu=0.1, tau=1)` is one row."""
     return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
+
+
+def parse_mixtures(number: int) -> int:
+    """How many mixtures; 0: none are fitted."""
+    if number < 0:
+        raise UserError(f"--mixtures takes how many mixtures to fit per run, as --mixtures 10000; got {number}")
+    return number
 
 
 def parse_targets(text: str) -> tuple[float, ...]:

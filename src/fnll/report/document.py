@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fnll.report.analysis import Analysis, analyse
 from fnll.report.beside import Others
+from fnll.report.best_last import best_last_table
 from fnll.report.common import settings_table
 from fnll.report.figures import encode
 from fnll.report.gallery import Plate, gallery
@@ -48,6 +49,7 @@ def all_tables(analysis: Analysis, targets: Sequence[float] = TARGETS) -> list[T
     others = [rule for rule in available_rules(store) if rule != analysis.rule.name]
     found = [main_table(analysis)]
     found += [main_table(analyse(store, analysis.metric, rule, analysis.reference)) for rule in others]
+    found.append(best_last_table(analysis))
     if analysis.reference and len(store.methods) > 1:
         found.append(difference_table(analysis))
     if analysis.reference and analysis.oracle:

@@ -14,6 +14,7 @@ from fnll.harness.status import Status
 from fnll.report import figures
 from fnll.report.analysis import Analysis
 from fnll.report.figures.lines import AXES, STEP, recorded_diagnostics
+from fnll.report.side_by_side import side_by_side
 from fnll.report.store import Store
 
 MOST_PANELS = 12  # the page draws every cell on demand; a printed figure of fifty panels helps nobody
@@ -44,6 +45,7 @@ def gallery(analysis: Analysis) -> Iterator[Plate]:
     yield from _diagnostics(analysis)
     yield from _comparisons(analysis)
     yield from _clients(analysis)
+    yield from (Plate(*told) for told in side_by_side(analysis, telling_cell(analysis.store)))
 
 
 def telling_cell(store: Store) -> str:

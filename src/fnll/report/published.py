@@ -129,7 +129,7 @@ def _reasons(record: Record, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]
     for run in runs:
         told = str(run.get("protocol", ""))
         if "but " in told:
-            words |= dict.fromkeys(told.partition("but ")[2].split(", "))
+            words[told.partition("but ")[2]] = None
         else:
             words |= {
                 f"{key} {show(mine)} ({show(theirs)})": None

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from scipy.stats import gaussian_kde, norm, pearsonr
 
 from fnll.errors import UserError
@@ -82,7 +83,7 @@ def lid(store: Store, run_id: str) -> Figure:
         for i, name in enumerate(("lid", "cumulative_lid")):
             fact = recorded(store, run_id, name)[-1]
             values = np.array(fact["value"], dtype=float)
-            _density(axes[i], values, levels(store, run_id), _mixture(store, run_id, name, fact["t"], values))
+            density(axes[i], values, levels(store, run_id), mixture(store, run_id, name, fact["t"], values))
             axes[i].set_title(name.replace("_lid", " LID").replace("lid", "LID"))
             _scatter(axes[2 + i], levels(store, run_id), values, "true noise level", axes[i].get_title())
         legend_below(figure, axes)
@@ -98,21 +99,24 @@ def lid_passes(store: Store, run_id: str) -> Figure:
         for row, (name, recordings) in enumerate(facts.items()):
             for column, fact in enumerate(recordings[:passes]):
                 ax, values = axes[row * passes + column], np.array(fact["value"], dtype=float)
-                _density(ax, values, levels(store, run_id), _mixture(store, run_id, name, fact["t"], values))
+                density(ax, values, levels(store, run_id), mixture(store, run_id, name, fact["t"], values))
                 ax.set_title(f"{'cumulative ' if row else ''}LID, pass {column + 1}")
                 ax.set_ylabel("")
         legend_below(figure, axes)
     return figure
 
 
-def confusion(store: Store, run_id: str) -> Figure:
-    """Labels against the true ones as each stage left them: all clients, and the noisiest (FedCorr, figure 8)."""
+def confusion(store: Store, run_id: str, *, first: bool = False) -> Figure:
+    """Labels against the true ones as each stage left them: all clients, and five: the noisiest, or the first ones.
+
+    FedCorr's figure 8 shows the first five.
+    """
     stages = _by_stage(store, run_id, recorded(store, run_id, "confusion"))
     given = {k: np.array(matrix) for k, matrix in enumerate(next(iter(stages.values()))) if matrix}
     columns: dict[str, list[int]] = {"all clients": list(given)}
     if len(given) > 1:  # of very many clients the run recorded the sum alone
-        noisiest = sorted(given, key=lambda k: np.trace(given[k]) / max(given[k].sum(), 1))[:SHOWN]
-        columns |= {f"client {k}": [k] for k in sorted(noisiest)}
+        by_noise = sorted(given, key=lambda k: np.trace(given[k]) / max(given[k].sum(), 1))
+        columns |= {f"client {k}": [k] for k in sorted((list(given) if first else by_noise)[:SHOWN])}
     with styled():
         figure, axes = panels(len(columns) * len(stages), columns=len(columns), width=2.0, height=2.2)
         grid = iter(axes)
@@ -141,16 +145,39 @@ def expertise(store: Store, run_id: str) -> Figure:
 
 
 def similarity(store: Store, run_id: str) -> Figure:
-    """How alike clients' outputs are for one random image (FedRN, figure 5)."""
-    matrix = np.array(recorded(store, run_id, "similarity")[-1]["value"], dtype=float)
+    """How alike clients' outputs are for one random image, clients ordered by class (compare FedRN, figure 5)."""
     with styled():
         figure, (ax,) = panels(1, width=3.6, height=3.2)
-        image = ax.imshow(matrix, cmap="cividis")
-        figure.colorbar(image, ax=ax, label="cosine similarity")
-        ax.set(xlabel="client", ylabel="client")
-        whole_numbers(ax.xaxis, ax.yaxis)
-        ax.grid(visible=False)
+        figure.colorbar(similarity_panel(ax, store, run_id), ax=ax, label="cosine similarity")
     return figure
+
+
+def similarity_panel(ax: Axes, store: Store, run_id: str) -> AxesImage:
+    """The matrix of one run, its clients in the order of `by_class`."""
+    matrix = np.array(recorded(store, run_id, "similarity")[-1]["value"], dtype=float)
+    order = by_class(store, run_id, len(matrix))
+    image = ax.imshow(matrix[np.ix_(order, order)], cmap="cividis")
+    ax.set(xlabel="client, ordered by class", ylabel="client")
+    whole_numbers(ax.xaxis, ax.yaxis)
+    ax.grid(visible=False)
+    return image
+
+
+def by_class(store: Store, run_id: str, clients: int) -> list[int]:
+    """Clients by the true classes they hold most of, so that those with similar data are neighbours.
+
+    As they are numbered where the run recorded no counts per client.
+    """
+    facts = store.facts(run_id, "confusion")
+    if not facts or len(facts[0]["value"]) != clients:
+        return list(range(clients))
+    held = [np.array(counts).sum(axis=1) if counts else np.zeros(1) for counts in facts[0]["value"]]
+    return sorted(range(clients), key=lambda k: (_main_classes(held[k]), k))
+
+
+def _main_classes(counts: np.ndarray) -> list[int]:
+    """The two classes that a client holds most of, in the order of their numbers."""
+    return sorted(int(c) for c in np.argsort(-counts, kind="stable")[:2] if counts[c] > 0)
 
 
 def _by_stage(store: Store, run_id: str, facts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -166,7 +193,7 @@ def _stage(store: Store, run_id: str, fact: dict[str, Any]) -> str:
     return str(dict(zip(steps["step"], steps["stage"], strict=True)).get(fact["step"], "given"))
 
 
-def _mixture(store: Store, run_id: str, name: str, t: int, values: np.ndarray) -> Mixture:
+def mixture(store: Store, run_id: str, name: str, t: int, values: np.ndarray) -> Mixture:
     """The mixture the run fitted to cumulative LID in that round; otherwise one fitted here in the same way."""
     fitted = [f["value"] for f in store.facts(run_id, "lid_gmm") if f["t"] == t and name == "cumulative_lid"]
     if fitted:
@@ -176,7 +203,8 @@ def _mixture(store: Store, run_id: str, name: str, t: int, values: np.ndarray) -
     return {key: part.tolist() for key, part in parts.items()}
 
 
-def _density(ax: Axes, values: np.ndarray, truth: np.ndarray, mixture: Mixture) -> None:
+def density(ax: Axes, values: np.ndarray, truth: np.ndarray, fitted: Mixture) -> None:
+    """Histogram of clean and noisy clients, the density of all, and the two components of a mixture."""
     ax.set_ylabel("clients")
     known = values[np.isfinite(values)]
     if not len(known):
@@ -189,7 +217,7 @@ def _density(ax: Axes, values: np.ndarray, truth: np.ndarray, mixture: Mixture) 
     scale = len(known) * (x[-1] - x[0]) / 24  # counts, so that histogram and densities share an axis
     if np.ptp(known) > 0:
         ax.plot(x, scale * gaussian_kde(known)(x), color="#999999", lw=1, label="density")
-    parts = zip(mixture["means"], mixture["variances"], mixture["weights"], strict=True)
+    parts = zip(fitted["means"], fitted["variances"], fitted["weights"], strict=True)
     for i, (mean, variance, weight) in enumerate(part for part in parts if part[1] > 0):  # 0: nothing to separate
         curve = scale * weight * norm.pdf(x, mean, np.sqrt(variance))
         ax.plot(x, curve, "--", color=MODEL, lw=1.2, label="mixture" if i == 0 else None)
