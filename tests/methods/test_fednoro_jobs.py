@@ -152,10 +152,13 @@ def test_only_noisy_clients_are_taught() -> None:
     client = world.scenario.client(1, t=0, memory={}, labels=None, seed=0, device=CPU)
     method = make(world, kd_missing="official", temperature=0.5)
     weights = method.net.fresh(0)
-    plain_module = method.module(client, weights, kd=0.0)
-    assert type(plain_module) is Classifier
-    assert plain_module.objective is adjusted_cross_entropy
-    assert plain_module.facts["counts"].tolist() == [12, 0, 0, 0]
+    warming_up = method.module(client, weights)
+    assert type(warming_up) is Classifier
+    assert warming_up.objective is adjusted_cross_entropy
+    assert warming_up.facts["counts"].tolist() == [12, 0, 0, 0]
+    untaught = method.module(client, weights, kd=0.0)
+    batch = next(client.batches(5, 1))
+    assert same(untaught.loss(batch), warming_up.loss(batch))  # bit for bit: the teacher is not asked
     taught = method.module(client, weights, kd=0.3)
     assert isinstance(taught, Distilled)
     assert (taught.weight, taught.temperature, taught.missing) == (0.3, 0.5, "official")

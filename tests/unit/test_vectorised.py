@@ -84,12 +84,12 @@ def test_stacked_optimizers_follow_torchs_also_when_some_rest(kind, weight_decay
     settings = {**base, "momentum": 0.9} if kind == "sgd" else {**base, "betas": (0.9, 0.99)}
     factory = partial(torch.optim.SGD if kind == "sgd" else torch.optim.Adam, **settings)
     stacked = [start.clone()]
-    ours = stacked_optimizer(factory([nn.Parameter(start[0])], lr=0.05), stacked)
+    ours = stacked_optimizer([factory([nn.Parameter(start[0])], lr=0.05)] * 3, stacked)
     alone = [nn.Parameter(row.clone()) for row in start]
     theirs = [factory([p], lr=0.05) for p in alone]
     for active in ([0, 1, 2], [0, 2], [1], [0, 1, 2], [2]):
         gradient = torch.randn(3, 4, 2, generator=g, dtype=torch.float64)
-        rows = None if len(active) == 3 else torch.tensor(active)
+        rows = len(active) if active == list(range(len(active))) else torch.tensor(active)
         ours.step([gradient[active]], rows)
         for k in active:
             alone[k].grad = gradient[k].clone()

@@ -15,11 +15,12 @@ import fnll.executors.vectorised
 import fnll.fit
 import fnll.harness.observer
 import fnll.weights
+from fnll.executors.rows import rows_of
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.diagnostics import Diagnostics
 from fnll.harness.folder import RunFolder
 from fnll.net import Net
-from fnll.types import Batch, Client
+from fnll.types import Client
 
 
 class Clock:
@@ -64,17 +65,17 @@ class Clock:
 
         return wrapped
 
-    def drawn(self, batches: Callable[..., Iterator[Batch]], *, training: bool) -> Callable[..., Iterator[Batch]]:
-        """A source of batches, whose preparation is charged to `data`."""
+    def drawn(self, batches: Callable[..., Iterator[Any]], *, training: bool) -> Callable[..., Iterator[Any]]:
+        """A source of batches, whose preparation is charged to `data`; those of `training` are counted."""
 
-        def wrapped(*args: Any, **kwargs: Any) -> Iterator[Batch]:
+        def wrapped(*args: Any, **kwargs: Any) -> Iterator[Any]:
             source = batches(*args, **kwargs)
             while True:
                 with self.phase("data"):
                     batch = next(source, None)
                 if batch is None:
                     return
-                self.trained += len(batch.y) * training
+                self.trained += len(batch.y) if training else 0
                 yield batch
 
         return wrapped
@@ -94,6 +95,7 @@ def instrumented(clock: Clock) -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [
         (Client, "batches", clock.drawn(Client.batches, training=True)),
         (Client, "scan", clock.drawn(Client.scan, training=False)),
+        (fnll.executors.together, "rows_of", clock.drawn(rows_of, training=False)),
         (fnll.fit, "_stepper", clock.stepping(fnll.fit._stepper)),
     ]
     points: dict[str, list[tuple[Any, str]]] = {

@@ -35,6 +35,7 @@ class Started:
 
     def __init__(self, scenario: Scenario, call: Call, device: torch.device) -> None:
         self.call = call
+        self._origin = scenario, call, device
         self.client: Client = scenario.client(
             call.client, t=call.t, memory=call.memory, labels=call.labels, seed=call.seed, device=device
         )
@@ -56,6 +57,10 @@ class Started:
         if self._update is None:
             raise RuntimeError(f"job {self.call.name} still waits for its training")
         return self._update
+
+    def again(self) -> Started:
+        """The same job from its beginning."""
+        return Started(*self._origin)
 
     def resume(self, trained: Trained) -> None:
         """Go on with what was trained, to the next request or to the end."""

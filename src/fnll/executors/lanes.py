@@ -1,14 +1,16 @@
 """Which requests for training can be met together: what one lane of a vectorised step needs to know of its request.
 
-A request is taken apart into what the optimiser moves, tensors that may differ from lane to lane, and everything else,
-which must be equal: requests with equal `key`s share a step.
+A request is taken apart into what the optimiser moves, tensors and numbers that may differ from lane to lane, and
+everything else, which must be equal: requests with equal `key`s share a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+import math
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache, partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -29,15 +31,22 @@ class Lane:
 
     request: Fit
     key: Hashable
+    numbers: tuple[float, ...]  # of its attributes; some losses cannot do with different ones
     optimizer: Optimizer
     moved: tuple[str, ...]  # names of the module's parameters that the optimiser moves
     fixed: tuple[str, ...]  # names of its other parameters and buffers, helper networks included
     tree: TreeSpec  # of the attributes of the module
-    leaves: tuple[Any, ...]  # of these; tensors may differ between lanes
+    leaves: tuple[Any, ...]  # of these; tensors and numbers may differ between lanes
 
     @property
     def module(self) -> Classifier:
         return self.request.module
+
+    @property
+    def steps(self) -> int:
+        """How many batches it trains on."""
+        spec = self.module.spec
+        return spec.epochs * math.ceil(len(self.request.client) / spec.batch_size)
 
     def moved_tensors(self) -> list[Tensor]:
         """What is trained."""
@@ -75,10 +84,12 @@ def lane_of(request: Fit) -> Lane | str:
         moved,
         tree,
         tuple(_equal_part(leaf) for leaf in leaves),
+        type(optimizer),
         STACKED[type(optimizer)].settings(optimizer.param_groups[0]),
-        (module.t, module.spec.epochs, module.spec.batch_size, request.views, request.client.device),
+        (module.spec.epochs, module.spec.batch_size, request.views, request.client.device),
     )
-    return Lane(request, key, optimizer, moved, fixed, tree, tuple(leaves))
+    numbers = tuple(leaf for leaf in leaves if is_number(leaf))
+    return Lane(request, key, numbers, optimizer, moved, fixed, tree, tuple(leaves))
 
 
 def attributes(module: Classifier) -> dict[str, Any]:
@@ -91,7 +102,7 @@ def _machinery() -> frozenset[str]:
     """Attributes that every LightningModule has."""
     plain: Any = Classifier(nn.Identity(), spec=None)  # type: ignore[arg-type]
     later = {"fabric", "_fabric_optimizers"}
-    return frozenset(vars(plain).keys() | later) - {"facts", "objective"}
+    return frozenset(vars(plain).keys() | later) - {"facts", "objective", "t"}
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -99,15 +110,37 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_buffers()
 
 
+def is_number(leaf: Any) -> bool:
+    """Whether lanes may have different ones: the loss then sees a tensor."""
+    return type(leaf) in (bool, int, float)
+
+
 def _equal_part(leaf: Any) -> Hashable:
-    """What must be equal between lanes: of a tensor its form, of a value itself, of anything else its identity."""
+    """What must be equal between lanes: of a tensor its form, of a number that it is one, of anything else itself."""
     if isinstance(leaf, Tensor):
         return tuple(leaf.shape), leaf.dtype
+    return "a number" if is_number(leaf) else itself(leaf)
+
+
+def itself(value: Any) -> Hashable:
+    """Equal for objects that are built alike, such as the methods of two runs; by identity where one cannot tell."""
+    if isinstance(value, MethodType):
+        return value.__func__, itself(value.__self__)
+    if isinstance(value, partial):
+        return partial, itself(value.func), itself(value.args), itself(value.keywords)
+    if isinstance(value, Mapping):
+        return type(value), tuple((name, itself(part)) for name, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(itself(part) for part in value)
+    if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return type(value), tuple(itself(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, Tensor):
+        return "object", id(value)
     try:
-        hash(leaf)
+        hash(value)
     except TypeError:
-        return id(leaf)
-    return type(leaf), leaf
+        return "object", id(value)
+    return type(value), value
 
 
 def _why_not(module: Classifier) -> str | None:

@@ -1,191 +1,306 @@
-"""Local training of several clients at once: stacked parameters, and `torch.func.vmap` over the loss."""
+"""Local training of several clients at once: stacked parameters, and `torch.func.vmap` over the loss.
+
+Lanes are sorted by their number of steps, so that those still training are always the first ones and no row is copied
+to let some of them step. They are trained in blocks that the processor's caches can hold.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fnll.executors.lanes import Lane, attributes, equal
-from fnll.executors.stacked import stacked_optimizer
-from fnll.fit import batches
+from fnll.executors.lanes import Lane, attributes, equal, is_number
+from fnll.executors.layers import stacked_layers
+from fnll.executors.program import Programs, Step
+from fnll.executors.rows import Row, Stack, as_tensor, padded, rows_of, stack
+from fnll.executors.stacked import Rows, chosen, stacked_optimizer
 from fnll.local import Classifier, Trained
-from fnll.types import Batch
 from fnll.weights import snapshot
+
+BLOCK = 1 << 18  # trained numbers of the lanes in a block: more would not stay in the caches from step to step
+SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # lanes in a step; few, since each is traced apart
+CLOSE = 1e-3  # how far a traced step, or one with padding, may be from the plain one, of the largest number in it
 
 
 class NotTogetherError(Exception):
     """Why clients must train alone, found out in their first step."""
 
 
-_TENSOR = object()  # stands for a tensor where only the rest of a batch is told
+class DifferentNumbersError(Exception):
+    """The loss cannot do with numbers that differ between lanes: it decides by them."""
 
 
-class Row(NamedTuple):
-    """A batch of one lane, taken apart: tensors to stack, and the form that rows of one step share."""
-
-    tensors: list[Tensor]
-    form: Hashable
-    tree: TreeSpec
-    plain: tuple[Any, ...]  # leaves that are no tensors, with _TENSOR in the places of those
+class _PaddingCountsError(Exception):
+    """The loss does not leave padding out."""
 
 
-def train_together(lanes: Sequence[Lane]) -> list[Trained]:
-    """Train the modules of `lanes` in place; lanes whose next batch has the same form step together."""
-    device = lanes[0].request.client.device
-    columns = zip(*(lane.moved_tensors() for lane in lanes), strict=True)
-    params = [torch.stack([value.detach() for value in column]) for column in columns]
-    optimizer = stacked_optimizer(lanes[0].optimizer, params)
-    constants = Constants(lanes)
-    streams = [_rows(lane) for lane in lanes]
-    with _losses(lanes[0], constants) as losses:
-        before: tuple[Any, ...] | None = _marks(lanes[0].module, constants)
-        while rows := {k: row for k, stream in enumerate(streams) if (row := next(stream, None)) is not None}:
-            by_form: dict[Hashable, list[int]] = defaultdict(list)
-            for k, row in rows.items():
-                by_form[row.form].append(k)
-            for members in by_form.values():
-                chosen = None if len(members) == len(lanes) else torch.tensor(members, device=device)
-                stacked = [torch.stack(parts) for parts in zip(*(rows[k].tensors for k in members), strict=True)]
-                own = [value.detach().requires_grad_() for value in _chosen(params, chosen)]
-                # A client's loss depends on its own row alone: the gradient of the sum is everyone's own gradient.
-                total = losses(rows[members[0]], own, _chosen(constants.stacks, chosen), stacked).sum()
-                gradients = torch.autograd.grad(total, own, allow_unused=True)
-                if any(gradient is None for gradient in gradients):
-                    raise NotTogetherError("its loss leaves parameters unused")
-                optimizer.step(gradients, chosen)
-            if before is not None and _marks(lanes[0].module, constants) != before:
-                raise NotTogetherError(f"{type(lanes[0].module).__name__} changes itself while it trains")
-            before = None  # what the first step leaves alone, the others do
-    return [_written(lane, k, params) for k, lane in enumerate(lanes)]
+@dataclass
+class Habits:
+    """What an executor has learned about the losses it has met."""
+
+    alone: dict[type, str] = field(default_factory=dict)  # modules that need a step of their own, and why
+    strict: set[Hashable] = field(default_factory=set)  # kinds whose lanes must have equal numbers
+    unpadded: set[Hashable] = field(default_factory=set)  # kinds whose losses count padding
+    padding: set[Hashable] = field(default_factory=set)  # kinds whose losses are known not to
+    programs: Programs = field(default_factory=Programs)
+    numbers: dict[Hashable, int] = field(default_factory=dict)  # long keys by short ones
+
+    def number(self, key: Hashable) -> int:
+        """A short name of `key`."""
+        return self.numbers.setdefault(key, len(self.numbers))
 
 
-def _written(lane: Lane, k: int, params: Sequence[Tensor]) -> Trained:
-    with torch.no_grad():
-        for own, stack in zip(lane.moved_tensors(), params, strict=True):
-            own.copy_(stack[k])
-    return Trained(snapshot(lane.module.net), {})
+def train_together(lanes: Sequence[Lane], habits: Habits | None = None) -> list[Trained]:
+    """Train the modules of `lanes` in place; the results are in their order."""
+    habits = Habits() if habits is None else habits
+    order = sorted(range(len(lanes)), key=lambda k: -lanes[k].steps)
+    size = block_size(sum(value.numel() for value in lanes[0].moved_tensors()))
+    results: dict[int, Trained] = {}
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        results |= zip(part, _train([lanes[k] for k in part], habits), strict=True)
+    return [results[k] for k in range(len(lanes))]
+
+
+def block_size(numbers: int) -> int:
+    """Lanes of a network with so many trained numbers that are best trained in one block."""
+    return max((size for size in SIZES if size * numbers <= BLOCK), default=0) if numbers <= BLOCK // 8 else 8
+
+
+def _train(lanes: Sequence[Lane], habits: Habits) -> list[Trained]:
+    kind = lanes[0].key
+    if kind not in habits.unpadded:
+        try:
+            return Block(lanes, habits, pads=True).train()
+        except _PaddingCountsError:
+            habits.unpadded.add(kind)
+    return Block(lanes, habits, pads=False).train()
+
+
+class Block:
+    """Lanes of one key, longest first, and their parameters as stacks."""
+
+    def __init__(self, lanes: Sequence[Lane], habits: Habits, *, pads: bool) -> None:
+        self.lanes, self.habits, self.pads = lanes, habits, pads
+        self.module = lanes[0].module
+        spare = _size(len(lanes)) - len(lanes)  # copies that are computed with and never moved, to make a known size
+        every = [*lanes, *[lanes[-1]] * spare]
+        columns = zip(*(lane.moved_tensors() for lane in every), strict=True)
+        self.params = [torch.stack([value.detach() for value in column]) for column in columns]
+        self.optimizer = stacked_optimizer([lane.optimizer for lane in every], self.params)
+        self.constants = Constants(every, self.params[0].dtype)
+        self.kind = habits.number((lanes[0].key, self.constants.form))
+        self.checked: set[Hashable] = set()  # kinds of steps whose traced form was compared in this training
+        self.full: Row | None = None  # the longest row, which others are padded to
+        self.watched = False  # whether a loss was seen to leave its module alone: what the first step does, others do
+
+    def train(self) -> list[Trained]:
+        streams = [rows_of(lane) for lane in self.lanes]
+        with stacked_layers(self.module):
+            while rows := [row for stream in streams if (row := next(stream, None)) is not None]:
+                streams = streams[: len(rows)]  # lanes with fewer steps are behind those with more
+                for members, own in self._groups(rows):
+                    self._step(members, own)
+        return [self._written(lane, k) for k, lane in enumerate(self.lanes)]
+
+    def _groups(self, rows: list[Row]) -> Iterator[tuple[Rows, list[Row]]]:
+        """The rows of a step by their form; after padding that is one group, unless a loss cannot take it."""
+        sizes = {row.size for row in rows}
+        self.full = self.full or max(rows, key=lambda row: row.size)
+        if self.pads and len(sizes) > 1:
+            full = self.full
+            longer = [padded(row, full) for row in rows]
+            short = next((k for k, row in enumerate(rows) if row is not longer[k]), None)
+            if short is not None and self.lanes[0].key not in self.habits.padding:
+                self._check_padding(short, rows[short], longer[short])
+                self.habits.padding.add(self.lanes[0].key)
+            rows = longer
+        strict = self.lanes[0].key in self.habits.strict
+        by_form: dict[Hashable, list[int]] = defaultdict(list)
+        for k, row in enumerate(rows):
+            by_form[row.form, tuple(row.numbers[2:]) if strict else None].append(k)
+        for members in by_form.values():
+            which: Rows = len(rows) if len(members) == len(rows) else torch.tensor(members)
+            yield which, [rows[k] for k in members]
+
+    def _step(self, members: Rows, rows: list[Row]) -> None:
+        count = len(rows)
+        size = _size(count)
+        if isinstance(members, int):
+            reached: Rows = size
+        else:
+            members = members.to(self.params[0].device)
+            reached = torch.cat([members, members[-1:].expand(size - count)])
+        stacked = stack([*rows, *rows[-1:] * (size - count)], self.params[0].dtype)
+        arguments = [chosen(self.params, reached), *self.constants.arguments(reached), stacked.tensors]
+        gradients = self._gradients(stacked, size, arguments)
+        self.optimizer.step([gradient[:count] for gradient in gradients], members)
+
+    def _gradients(self, stacked: Stack, size: int, arguments: list[list[Tensor]]) -> Sequence[Tensor]:
+        step = self._plain(stacked)
+        kind = (self.kind, size, stacked.form)
+        program = self.habits.programs.of(kind, step, arguments)
+        if program is None:
+            return step(*arguments)[1:]
+        if kind not in self.checked:
+            self.checked.add(kind)
+            if not _close(program(*arguments), step(*arguments)):
+                self.habits.programs.refuse(kind)
+                return step(*arguments)[1:]
+        return program(*arguments)[1:]
+
+    def _check_padding(self, k: int, row: Row, longer: Row) -> None:
+        """Compare a lane's loss and gradient with and without padding, in the first step and in a late one."""
+        last = torch.tensor([k], device=self.params[0].device)
+        late = [self.module.spec.epochs - 1.0, self.lanes[k].steps - 1.0]
+        for times in (row.numbers[:2], late):
+            found = []
+            for one in (row, longer):
+                one = one._replace(numbers=[*map(int, times), *one.numbers[2:]])
+                stacked = stack([one], self.params[0].dtype)
+                arguments = [chosen(self.params, last), *self.constants.arguments(last), stacked.tensors]
+                try:
+                    found.append(self._plain(stacked)(*arguments))
+                except (RuntimeError, IndexError):
+                    if one is row or not found:
+                        raise
+                    raise _PaddingCountsError from None
+            if not _close(*found):
+                raise _PaddingCountsError
+
+    def _plain(self, stacked: Stack) -> Step:
+        """The step as a function of parameters, constants and batches, by `vmap` and autograd.
+
+        Only the forward pass is vectorised by `vmap`; going backward through what it did is plain autograd, which
+        spares the bookkeeping of `torch.func.grad`.
+        """
+
+        def loss(own: list[Tensor], differing: list[Tensor], shared: list[Tensor], tensors: list[Tensor]) -> Tensor:
+            with self.constants.in_place(own, differing, shared):
+                before = None if self.watched else _marks(self.module)
+                result = self.module.loss(stacked.batch(tensors))
+                if before is not None and _marks(self.module) != before:
+                    raise NotTogetherError(f"{type(self.module).__name__} changes itself while it trains")
+                self.watched = True
+                return result
+
+        def step(
+            params: list[Tensor], differing: list[Tensor], shared: list[Tensor], tensors: list[Tensor]
+        ) -> tuple[Tensor, ...]:
+            own = [value.detach().requires_grad_() for value in params]
+            losses = self._losses(stacked, loss, own, differing, shared, tensors)
+            # A client's loss depends on its own row alone: the gradient of the sum is everyone's own gradient.
+            gradients = torch.autograd.grad(losses.sum(), own, allow_unused=True)
+            if any(gradient is None for gradient in gradients):
+                raise NotTogetherError("its loss leaves parameters unused")
+            return (losses.detach(), *gradients)
+
+        return step
+
+    def _losses(
+        self, stacked: Stack, loss: Callable[..., Tensor], own: list[Tensor], differing: list[Tensor], *rest: Any
+    ) -> Tensor:
+        try:
+            return vmap(loss, in_dims=(0, 0 if differing else None, None, 0))(own, differing, *rest)
+        except NotTogetherError:
+            raise
+        except Exception as error:
+            if self.constants.numbers_differ or None in stacked.numbers[2:]:
+                raise DifferentNumbersError from error
+            if not isinstance(error, RuntimeError) or "vmap" not in str(error):
+                raise
+            raise NotTogetherError(f"its loss cannot be vectorised ({str(error).splitlines()[0]})") from error
+
+    def _written(self, lane: Lane, k: int) -> Trained:
+        with torch.no_grad():
+            for own, values in zip(lane.moved_tensors(), self.params, strict=True):
+                own.copy_(values[k])
+        return Trained(snapshot(lane.module.net), {})
+
+
+def _size(lanes: int) -> int:
+    return next((size for size in SIZES if size >= lanes), lanes)
+
+
+def _close(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    scale = max(float(value.abs().max()) for value in right)
+    far = max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
+    return far <= CLOSE * scale or not scale < float("inf")
 
 
 class Constants:
-    """What the losses of lanes read and do not train: as they are where all lanes agree, else stacked."""
+    """What the losses of lanes read and do not train, by lane where lanes differ: tensors, and numbers."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        fixed = list(zip(*(lane.fixed_tensors() for lane in lanes), strict=True))
-        leaves = list(zip(*(lane.leaves for lane in lanes), strict=True))
-        self.fixed = [i for i, column in enumerate(fixed) if not equal(list(column))]
-        self.leaves = [
-            i for i, column in enumerate(leaves) if isinstance(column[0], Tensor) and not equal(list(column))
-        ]
-        self.names = [f"module.{lanes[0].fixed[i]}" for i in self.fixed]
-        self.stacks = [
-            torch.stack(list(column)) for column in (*(fixed[i] for i in self.fixed), *(leaves[i] for i in self.leaves))
-        ]
-        self.lane = lanes[0]
+    def __init__(self, lanes: Sequence[Lane], dtype: torch.dtype) -> None:
+        first = self.lane = lanes[0]
+        self.places: list[tuple[int | str, bool]] = []  # of each: a parameter's name or a leaf, and whether it differs
+        self.differing: list[Tensor] = []
+        self.shared: list[Tensor] = []
+        for name, column in zip(first.fixed, zip(*(lane.fixed_tensors() for lane in lanes), strict=True), strict=True):
+            self._add(name, [value.detach() for value in column])
+        columns = dict(enumerate(zip(*(lane.leaves for lane in lanes), strict=True)))
+        for i, leaves in columns.items():
+            if isinstance(leaves[0], Tensor):
+                self._add(i, list(leaves))
+        numbers = {i: leaves for i, leaves in columns.items() if is_number(leaves[0])}
+        odd = {i: leaves for i, leaves in numbers.items() if any(leaf != leaves[0] for leaf in leaves)}
+        self.places += [(i, True) for i in odd]
+        self.differing += [as_tensor(leaves, dtype, first.request.client.device) for leaves in odd.values()]
+        self.numbers_differ = bool(odd)
+        self.form: Hashable = tuple(self.places), tuple(leaves[0] for i, leaves in numbers.items() if i not in odd)
+        self.before = attributes(first.module)
+        self.swaps = [_place_of(first.module, name) for name in first.moved]
+        self.others = [_place_of(first.module, place) for place, _ in self.places if isinstance(place, str)]
 
-    def parameters(self, own: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Those of networks, by name."""
-        return dict(zip(self.names, own[: len(self.names)], strict=True))
+    def _add(self, place: int | str, values: list[Tensor]) -> None:
+        same = equal(values)
+        self.places.append((place, not same))
+        (self.shared if same else self.differing).append(values[0] if same else torch.stack(values))
 
-    def attributes(self, own: Sequence[Tensor]) -> dict[str, Any]:
-        """All attributes of the module, with one lane's leaves in place."""
+    def arguments(self, rows: Rows) -> list[list[Tensor]]:
+        """Those of some lanes, and those that all share."""
+        return [chosen(self.differing, rows), self.shared]
+
+    @contextmanager
+    def in_place(self, own: Sequence[Tensor], differing: Sequence[Tensor], shared: Sequence[Tensor]) -> Iterator[None]:
+        """Let the module be that of one lane, and afterwards what it was."""
+        sources = (iter(shared), iter(differing))
+        values = [next(sources[differs]) for _, differs in self.places]
+        count = len(self.others)
         leaves = list(self.lane.leaves)
-        for i, value in zip(self.leaves, own[len(self.names) :], strict=True):
-            leaves[i] = value
-        return tree_unflatten(leaves, self.lane.tree) if self.leaves else {}
-
-
-class _Loss(nn.Module):
-    """A module's loss as a forward pass, so that its parameters can be swapped from outside."""
-
-    def __init__(self, module: Classifier) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self.module.loss(batch)
-
-
-@contextmanager
-def _losses(lane: Lane, constants: Constants) -> Iterator[Callable[..., Tensor]]:
-    """The losses of stacked lanes, (lanes,), as a function of a batch's form, parameters, constants and batches.
-
-    Only the forward pass is vectorised by `vmap`; going backward through what it did is plain autograd, which spares
-    the bookkeeping of `torch.func.grad`. In the end the module is as it was.
-    """
-    module = lane.module
-    wrapped = _Loss(module)
-    names = [f"module.{name}" for name in lane.moved]
-    hooks = [
-        part.register_forward_pre_hook(_channels_last) for part in module.modules() if isinstance(part, nn.MaxPool2d)
-    ]
-    before = attributes(module)
-
-    def losses(row: Row, own: list[Tensor], fixed: list[Tensor], tensors: list[Tensor]) -> Tensor:
-        def loss(own: list[Tensor], fixed: list[Tensor], tensors: list[Tensor]) -> Tensor:
-            params = dict(zip(names, own, strict=True)) | constants.parameters(fixed)
-            for name, value in constants.attributes(fixed).items():
-                setattr(module, name, value)
-            return functional_call(wrapped, params, (_batch(row, tensors),))
-
+        for (place, _), value in zip(self.places[count:], values[count:], strict=True):
+            leaves[place] = value  # type: ignore[index]
+        swaps = [*zip(self.swaps, own, strict=True), *zip(self.others, values[:count], strict=True)]
+        kept = [holder[name] for (holder, name), _ in swaps]
         try:
-            return vmap(loss, in_dims=(0, 0 if fixed else None, 0))(own, fixed, tensors)
-        except RuntimeError as error:
-            if "vmap" not in str(error):
-                raise
-            raise NotTogetherError(f"its loss cannot be vectorised ({str(error).splitlines()[0]})") from error
+            for (holder, name), value in swaps:
+                holder[name] = value
+            if len(self.places) > count:
+                vars(self.lane.module).update(tree_unflatten(leaves, self.lane.tree))
+            yield
         finally:
-            for name, value in before.items() if constants.leaves else ():
-                setattr(module, name, value)
-
-    try:
-        yield losses
-    finally:
-        for hook in hooks:
-            hook.remove()
+            for ((holder, name), _), value in zip(swaps, kept, strict=True):
+                holder[name] = value
+            vars(self.lane.module).update(self.before)
 
 
-def _rows(lane: Lane) -> Iterator[Row]:
-    """The batches of a lane with everything random in them, drawn as the lane alone would draw it."""
-    for batch in batches(lane.request):
-        drawn = lane.module.draw(batch, lane.request.client)
-        leaves, tree = tree_flatten((drawn.views, drawn.y, drawn.index, dict(drawn.extras)))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        counts = [torch.tensor(drawn.epoch), torch.tensor(drawn.step)]  # tensors: they may differ between lanes
-        plain = tuple(_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-        form = tuple((leaf.shape, leaf.dtype) for leaf in tensors), tree, plain
-        yield Row([*counts, *tensors], form, tree, plain)
+def _place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """The dictionary that holds a parameter or buffer, where a plain tensor can take its place."""
+    path, _, last = name.rpartition(".")
+    owner = module.get_submodule(path)
+    return (owner._parameters if last in owner._parameters else owner._buffers), last
 
 
-def _batch(row: Row, tensors: Sequence[Tensor]) -> Batch:
-    epoch, step, *others = tensors
-    rest = iter(others)
-    leaves = [next(rest) if value is _TENSOR else value for value in row.plain]
-    views, y, index, extras = tree_unflatten(leaves, row.tree)
-    return Batch(views, y, index, epoch, step, extras)  # type: ignore[arg-type]
-
-
-def _marks(module: Classifier, constants: Constants) -> tuple[Any, ...]:
+def _marks(module: Classifier) -> tuple[Any, ...]:
     """Whatever changes if a loss writes to its module: the form of its attributes, tensors' versions, other values."""
     leaves, tree = tree_flatten(attributes(module))
-    tensors = [*module.parameters(), *module.buffers(), *constants.stacks]
-    return (
-        tree,
-        [id(leaf) for leaf in leaves],
-        [leaf._version for leaf in [*leaves, *tensors] if isinstance(leaf, Tensor)],
-    )
-
-
-def _channels_last(_: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor | None:
-    """Vectorised convolutions leave channels first, where max-pooling on the CPU takes five times as long."""
-    return inputs[0].movedim(-3, -1).contiguous().movedim(-1, -3) if inputs else None
-
-
-def _chosen(stacks: Sequence[Tensor], rows: Tensor | None) -> list[Tensor]:
-    return list(stacks) if rows is None else [value[rows] for value in stacks]
+    tensors = [leaf for leaf in [*leaves, *module.parameters(), *module.buffers()] if isinstance(leaf, Tensor)]
+    return tree, [id(leaf) for leaf in leaves], [leaf._version for leaf in tensors]

@@ -18,12 +18,65 @@ from fnll.errors import require_integer
 from fnll.executors.jobs import Started, finished
 from fnll.executors.lanes import Lane, lane_of
 from fnll.executors.numerics import limit_threads
-from fnll.executors.together import NotTogetherError, train_together
+from fnll.executors.together import DifferentNumbersError, Habits, NotTogetherError, train_together
 from fnll.fit import fit
 from fnll.scenario.scenario import Scenario
 from fnll.types import CPU, Call, Update
 
 log = logging.getLogger(__name__)
+
+
+class Stacker:
+    """Does jobs, of one run or of several, and stacks what they ask for. Remembers which losses take what."""
+
+    def __init__(self) -> None:
+        self.habits = Habits()
+        self.said: set[str] = set()
+
+    def done(self, jobs: list[Started]) -> None:
+        """Bring all jobs to their ends, in place."""
+        while asking := [i for i, job in enumerate(jobs) if job.request is not None]:
+            groups: dict[Hashable, list[tuple[int, Lane]]] = defaultdict(list)
+            for i in asking:
+                lane = self._lane(jobs[i])
+                if isinstance(lane, Lane):
+                    strict = lane.key in self.habits.strict
+                    groups[lane.key, lane.numbers if strict else None].append((i, lane))
+                else:
+                    self._say(jobs[i].call, lane)
+                    jobs[i].resume(jobs[i].alone(fit))
+            for group in groups.values():
+                self._train(jobs, group)
+
+    def _lane(self, job: Started) -> Lane | str:
+        assert job.request is not None
+        known = self.habits.alone.get(type(job.request.module))
+        return known if known is not None else lane_of(job.request)
+
+    def _train(self, jobs: list[Started], group: Sequence[tuple[int, Lane]]) -> None:
+        """Meet the requests of a group; jobs whose trainings do not go together start again, each by itself."""
+        if len(group) == 1:
+            ((i, _),) = group
+            jobs[i].resume(jobs[i].alone(fit))
+            return
+        try:
+            results = train_together([lane for _, lane in group], self.habits)
+        except DifferentNumbersError:
+            self.habits.strict.add(group[0][1].key)  # they still wait, and are grouped by their numbers next time
+            return
+        except NotTogetherError as reason:
+            self.habits.alone[type(group[0][1].module)] = str(reason)
+            self._say(jobs[group[0][0]].call, str(reason))
+            for i, _ in group:
+                jobs[i] = finished(jobs[i].again())
+            return
+        for (i, _), trained in zip(group, results, strict=True):
+            jobs[i].resume(trained)
+
+    def _say(self, call: Call, reason: str) -> None:
+        if call.name not in self.said:
+            self.said.add(call.name)
+            log.info("executor=vectorised does job %s one client at a time: %s", call.name, reason)
 
 
 @dataclass
@@ -34,62 +87,28 @@ class Vectorised:
     device: torch.device = CPU
     threads: int = 1
     chunk: int = 64
-    alone: dict[type, str] = field(default_factory=dict)  # modules that turned out to need a step of their own, and why
-    said: set[str] = field(default_factory=set)
+    stacker: Stacker = field(default_factory=Stacker)
     exact = False
     numerics = "vectorised"
-    revision = 3  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
+    revision = 4  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
 
     def __post_init__(self) -> None:
         require_integer("executor.threads", self.threads, 1, "the torch threads of one process")
         require_integer("executor.chunk", self.chunk, 1, "clients that are trained in one vectorised call")
         limit_threads(self.threads)
 
+    @property
+    def said(self) -> set[str]:
+        """Jobs that turned out to be done one client at a time."""
+        return self.stacker.said
+
     def map(self, calls: Sequence[Call]) -> list[Update]:
-        parts = [calls[start : start + self.chunk] for start in range(0, len(calls), self.chunk)]
-        return [update for part in parts for update in self._done(part)]
+        updates: list[Update] = []
+        for start in range(0, len(calls), self.chunk):
+            jobs = [Started(self.scenario, call, self.device) for call in calls[start : start + self.chunk]]
+            self.stacker.done(jobs)
+            updates += [job.update for job in jobs]
+        return updates
 
     def close(self) -> None:
         """Nothing to release."""
-
-    def _done(self, calls: Sequence[Call]) -> list[Update]:
-        jobs = [Started(self.scenario, call, self.device) for call in calls]
-        while asking := [i for i, job in enumerate(jobs) if job.request is not None]:
-            groups: dict[Hashable, list[tuple[int, Lane]]] = defaultdict(list)
-            for i in asking:
-                lane = self._lane(jobs[i])
-                if isinstance(lane, Lane):
-                    groups[lane.key].append((i, lane))
-                else:
-                    self._say(jobs[i].call, lane)
-                    jobs[i].resume(jobs[i].alone(fit))
-            for group in groups.values():
-                self._train(jobs, group)
-        return [job.update for job in jobs]
-
-    def _lane(self, job: Started) -> Lane | str:
-        assert job.request is not None
-        known = self.alone.get(type(job.request.module))
-        return known if known is not None else lane_of(job.request)
-
-    def _train(self, jobs: list[Started], group: Sequence[tuple[int, Lane]]) -> None:
-        """Meet the requests of a group; jobs whose trainings do not go together start again, each by itself."""
-        if len(group) == 1:
-            ((i, _),) = group
-            jobs[i].resume(jobs[i].alone(fit))
-            return
-        try:
-            results = train_together([lane for _, lane in group])
-        except NotTogetherError as reason:
-            self.alone[type(group[0][1].module)] = str(reason)
-            self._say(jobs[group[0][0]].call, str(reason))
-            for i, _ in group:
-                jobs[i] = finished(Started(self.scenario, jobs[i].call, self.device))
-            return
-        for (i, _), trained in zip(group, results, strict=True):
-            jobs[i].resume(trained)
-
-    def _say(self, call: Call, reason: str) -> None:
-        if call.name not in self.said:
-            self.said.add(call.name)
-            log.info("executor=vectorised does job %s one client at a time: %s", call.name, reason)

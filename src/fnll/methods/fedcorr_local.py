@@ -71,8 +71,8 @@ class Preprocessing(Mixup):
         return replace(batch, extras={**batch.extras, "near": near})
 
     def loss(self, batch: Batch) -> Tensor:
-        loss = super().loss(batch)
-        if not batch.extras["near"]:
+        loss, near = super().loss(batch), batch.extras["near"]
+        if near is False:  # a tensor where clients that are trained together differ in it
             return loss
         form: ProxForm = "squared" if self.prox == "squared" else "norm"
-        return loss + self.weight * prox_penalty(dict(self.net.named_parameters()), self.anchor, form)
+        return loss + near * self.weight * prox_penalty(dict(self.net.named_parameters()), self.anchor, form)

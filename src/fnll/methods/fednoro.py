@@ -158,10 +158,10 @@ class FedNoRo(FedAvg):
         floor = math.exp(-5)
         return (weight - floor * self.kd_weight) / (1 - floor)
 
-    def module(self, client: Client, weights: Weights, kd: float = 0.0) -> Classifier:
+    def module(self, client: Client, weights: Weights, kd: float | None = None) -> Classifier:
         counts = client.class_counts() if self.logit_adjustment else torch.ones(client.data.num_classes)
         net = self.net.load(weights)
-        if kd == 0:
+        if kd is None:
             return Classifier(net, self.local, client.t, adjusted_cross_entropy, counts=counts)
         teacher = self.net.load(weights)  # the weights just received: nothing extra is sent
         return Distilled(
@@ -177,7 +177,10 @@ class FedNoRo(FedAvg):
 
 
 class Distilled(Classifier):
-    """Equation 5: the labels, and the answers of a teacher on the same augmented images."""
+    """Equation 5: the labels, and the answers of a teacher on the same augmented images.
+
+    Clean clients have λ = 0: the same module as the noisy ones', so that an executor can train both together.
+    """
 
     def __init__(
         self,
@@ -197,5 +200,7 @@ class Distilled(Classifier):
         self.weight, self.missing = weight, missing  # λ, and what counts for classes that the client lacks
 
     def loss(self, batch: Batch) -> Tensor:
+        if not isinstance(self.weight, Tensor) and self.weight == 0:  # a tensor where clients differ in it
+            return adjusted_cross_entropy(self.net, batch, self.counts)
         target = (self.teacher(batch.x) / self.temperature).softmax(dim=1)  # y_G, equation 4
         return la_kd(self.net(batch.x), batch.y, target, self.counts, self.weight, self.missing)

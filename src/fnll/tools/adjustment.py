@@ -31,31 +31,39 @@ def la_kd(
     labels: Tensor,
     teacher_probs: Tensor,
     counts: Tensor,
-    weight: float,
+    weight: float | Tensor,
     variant: Variant = "paper",
 ) -> Tensor:
     """λ KL(y_G ‖ y_p) + (1 − λ) CE(y_p, y), averaged over the batch; y_p is the logit-adjusted student, λ the `weight`.
 
     `teacher_probs` y_G are σ(f_G / T), not adjusted. A class the client lacks has y_p = 0, where the divergence is not
     defined: `paper` leaves it out and lets the teacher's other probabilities sum to 1; `official` puts log y_p := 0 as
-    the released code does, which can make the divergence negative.
+    the released code does, which can make the divergence negative. Samples with a negative label do not count, as
+    F.nll_loss has it.
     """
     require_variant(variant)
     log_probs = F.log_softmax(logit_adjusted(logits, counts), dim=1)
     hard = F.nll_loss(log_probs, labels)
+    counted = labels >= 0
     if variant == "official":
-        soft = divergence(log_probs.masked_fill(log_probs.isneginf(), 0.0), teacher_probs)
+        soft = divergence(log_probs.masked_fill(log_probs.isneginf(), 0.0), teacher_probs, counted)
     else:
         missing = counts.to(logits.device) == 0
         known = teacher_probs.masked_fill(missing, 0.0)
         known = known / known.sum(dim=1, keepdim=True).clamp_min(torch.finfo(known.dtype).tiny)
-        soft = divergence(log_probs.masked_fill(missing, 0.0), known)
+        soft = divergence(log_probs.masked_fill(missing, 0.0), known, counted)
     return weight * soft + (1 - weight) * hard
 
 
-def divergence(log_probs: Tensor, target: Tensor) -> Tensor:
-    """KL(target ‖ exp(log_probs)), averaged over the batch: F.kl_div bit for bit, in terms that `vmap` knows."""
-    return (torch.xlogy(target, target) - target * log_probs).sum() / len(target)
+def divergence(log_probs: Tensor, target: Tensor, counted: Tensor | None = None) -> Tensor:
+    """KL(target ‖ exp(log_probs)), averaged over the batch: F.kl_div bit for bit, in terms that `vmap` knows.
+
+    With `counted`, (n,), over the samples that it names.
+    """
+    if counted is None:
+        return (torch.xlogy(target, target) - target * log_probs).sum() / len(target)
+    target = target * counted[:, None]
+    return (torch.xlogy(target, target) - target * log_probs).sum() / counted.sum()
 
 
 def kd_ramp(t: float, begin: float, end: float, top: float) -> float:
