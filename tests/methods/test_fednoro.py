@@ -13,7 +13,7 @@ from torch import Tensor
 from fnll.errors import UserError
 from fnll.executors import Serial
 from fnll.federation import Executor, Ledger, Snapshot, federate
-from fnll.harness.diagnostics import plain
+from fnll.harness.plain import plain
 from fnll.methods import fednoro, fednoro_aggregation
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedla import FedLA

@@ -20,11 +20,12 @@ from PIL import Image
 
 from fnll.errors import UserError
 from fnll.images import InMemory
-from fnll.scenario.datasets import contents, image_folder, mnist
+from fnll.scenario.datasets import image_folder, mnist
 from fnll.scenario.datasets.contents import content_of
 from fnll.scenario.datasets.decoding import Decoder, kept_of
 from fnll.scenario.datasets.sources import Folder, Mark
 from fnll.scenario.scenario import Dataset
+from fnll.system import marks
 
 SECOND = 10**9
 OLD = 10**18 + 123_456_789  # nanoseconds: in 2001, at no whole second
@@ -63,7 +64,7 @@ def values(data: Dataset) -> list[int]:
 def moment(request, monkeypatch):
     """Right after files were written their times tell nothing; later they do. Gives a way to let time pass."""
     if request.param == "remembered":
-        monkeypatch.setattr(contents, "SETTLED", 0)
+        monkeypatch.setattr(marks, "SETTLED", 0)
     return lambda: time.sleep(0.05)  # several ticks of the clock that files are dated with
 
 

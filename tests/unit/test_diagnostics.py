@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from fnll.federation import Kept, Ledger, Trace
-from fnll.harness.diagnostics import Diagnostics, Round, detection, plain, precision_recall
+from fnll.harness.diagnostics import Diagnostics, Round, detection, precision_recall
+from fnll.harness.plain import plain
 from fnll.images import InMemory, Transform
 from fnll.scenario.scenario import Scenario, Truth
 

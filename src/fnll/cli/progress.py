@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fnll.harness.folder import RunFolder
-from fnll.harness.prepare import Run
+if TYPE_CHECKING:  # torch takes seconds to import, and a finished run is only told
+    from fnll.harness.folder import RunFolder
+    from fnll.harness.prepare import Run
 
 QUIET_SECONDS = 10  # plain lines come at most this often
 

@@ -7,15 +7,20 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.markup import escape
 
+from fnll.cli.progress import RunBar, verdict
 from fnll.errors import UserError
 from fnll.harness.config import (
     CONFIG_NAME,
     GROUPS,
     MISTAKES,
+    Request,
     check_choices,
     compose,
     config_dir,
@@ -24,7 +29,10 @@ from fnll.harness.config import (
     options,
     papers_words,
     request_of,
+    store_of,
 )
+from fnll.harness.known import finished
+from fnll.harness.status import warnings_in
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,11 +72,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
-    # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait for them.
-    from rich.console import Console
-    from rich.markup import escape
+    request = request_of(cfg, config_dirs=config_dirs)
+    summary = finished(request)
+    return _execute(request) if summary is None else _tell(request, summary, known=True)
 
-    from fnll.cli.progress import RunBar, verdict
+
+def _execute(request: Request) -> float | None:
+    # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait for them.
     from fnll.harness.execute import execute
     from fnll.harness.loggers import watchers
     from fnll.harness.prepare import prepare
@@ -77,20 +87,26 @@ def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
     console = Console(stderr=False, highlight=False)
     logging.captureWarnings(True)
     with listening(lambda text, _: console.print(f"[yellow]![/] {escape(text)}", soft_wrap=True)) as warned:
-        request = request_of(cfg, config_dirs=config_dirs)
         mirrors = watchers(request)  # first: a mistake in them shows before data is read
         run = prepare(request)
         folder = Path(request.cfg.runs_dir) / run.run_id
         known = (folder / "summary.json").exists()
-        summary = execute(run, [RunBar(console), *mirrors], warned=warned)
+        return _tell(request, execute(run, [RunBar(console), *mirrors], warned=warned), known=known)
+
+
+def _tell(request: Request, summary: dict[str, Any], *, known: bool) -> float | None:
+    """Say how a run ended and where it lies; returns what a Hydra sweeper may optimise."""
+    console, run_id = Console(highlight=False), summary["run_id"]
     if known:
+        for notice in warnings_in(store_of(request.cfg) / run_id):
+            console.print(f"[yellow]![/] {escape(notice['text'])}", soft_wrap=True)
         console.print(
-            f"{run.run_id} is finished already; nothing to do (delete its folder to compute it again)",
-            soft_wrap=True,
+            f"{run_id} is finished already; nothing to do (delete its folder to compute it again)", soft_wrap=True
         )
     console.print(verdict(summary), soft_wrap=True)
-    console.print(f"run folder: {folder}", soft_wrap=True)
-    return summary["test/accuracy"]["last10"]  # what a Hydra sweeper may optimise
+    console.print(f"run folder: {store_of(request.cfg) / run_id}", soft_wrap=True)
+    accuracy: float | None = summary["test/accuracy"]["last10"]
+    return accuracy
 
 
 def extra_config_dirs(argv: Sequence[str]) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,10 +16,11 @@ from rich.console import Console
 from fnll.errors import UserError, require_integer
 from fnll.harness.config import compose, store_of
 from fnll.sweep.conductor import Conductor
-from fnll.sweep.display import Plain, Terminal, summarise
+from fnll.sweep.display import Plain, Terminal, summarise, told_once
 from fnll.sweep.events import Ending
 from fnll.sweep.grid import PlannedRun, expand, shard
 from fnll.sweep.launchers import check_store, launcher_of
+from fnll.sweep.recall import Recall
 
 DESCRIPTION = """A grid of runs, in Hydra's own syntax for multiruns. Finished runs are skipped, interrupted ones are
 resumed, and a failed run does not stop the others, so the same command can be repeated at any time.
@@ -42,17 +44,18 @@ def main(argv: Sequence[str]) -> int:
     if not jobs:
         raise UserError(f"--shard {args.shard}: there are only {len(grid.jobs)} runs; use fewer parts")
     if args.dry_run:
-        return _dry_run(console, jobs)
+        return _dry_run(console, jobs, args.config_dir)
     runs_dir = store_of(compose(jobs[0].words, args.config_dir).cfg)
     check_store(runs_dir)
-    started = time.monotonic()
+    started, recall = time.monotonic(), Recall(args.config_dir)
     with _sigterm_is_ctrl_c(), closing(launcher_of(grid.settings, jobs, args.jobs, runs_dir)) as launcher:
         console.print(f"{len(jobs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
         with (Terminal if console.is_terminal else Plain)(console, len(jobs)) as display:
-            outcomes = Conductor(launcher, display).run(jobs)
+            outcomes = Conductor(launcher, display, recall=recall.outcome).run(jobs)
     for line in summarise(outcomes, time.monotonic() - started):
         console.print(line, soft_wrap=True, markup=False)
     if args.report:
+        console.print(f"writing the report to {args.report} ...", soft_wrap=True, markup=False)
         _report(runs_dir, args.report)
     return int(any(outcome.kind is Ending.FAILED for outcome in outcomes.values()))
 
@@ -72,19 +75,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _dry_run(console: Console, jobs: Sequence[PlannedRun]) -> int:
-    """One line for each run: its state, its id, what it is; invalid ones count as failures."""
-    from fnll.sweep.perform import status  # late: torch takes seconds to import
-
-    failed = False
-    for job in jobs:
-        try:
-            run_id, state = status(job)
-            line = f"{state:<10}  {run_id:<30}  {job}"
-        except UserError as error:
-            failed, line = True, f"{'invalid':<10}  {job}: {error}\n  {job.command}"
+def _dry_run(console: Console, jobs: Sequence[PlannedRun], config_dirs: Sequence[Path]) -> int:
+    """One line for each run: its state, its id, what it is; invalid ones count as failures, equal mistakes as one."""
+    recall = Recall(config_dirs)
+    mistakes: defaultdict[str, list[PlannedRun]] = defaultdict(list)
+    with console.status(f"preparing {len(jobs)} runs ..."):
+        for job in jobs:
+            try:
+                run_id, state = recall.status(job)
+                console.print(f"{state:<10}  {run_id:<30}  {job}", soft_wrap=True, markup=False)
+            except UserError as error:
+                mistakes[str(error)].append(job)
+    for line in told_once("invalid", mistakes):
         console.print(line, soft_wrap=True, markup=False)
-    return int(failed)
+    return int(bool(mistakes))
 
 
 def _report(runs_dir: Path, out: Path) -> None:

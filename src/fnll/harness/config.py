@@ -130,20 +130,28 @@ def command(overrides: Sequence[str], config_dirs: Sequence[Path] = (), trusted:
 
 def compose(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> Request:
     """The config that `fnll run` would see for these overrides."""
-    for group in GROUPS:
-        options(group, config_dirs)
-    search = (
-        [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in config_dirs)}]"] if config_dirs else []
-    )
-    GlobalHydra.instance().clear()
     overrides = in_new_words(overrides)
     check_choices(overrides, config_dirs)
     overrides = papers_words(overrides, config_dirs)
+    cfg = composed(overrides, config_dirs)
+    try:
+        return request_of(cfg, tuple(overrides), config_dirs)
+    except MISTAKES as error:
+        raise explain(error, config_dirs) from None
+
+
+def composed(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> DictConfig:
+    """What Hydra makes of these words, with its own node."""
+    for group in GROUPS:
+        options(group, config_dirs)
+    folders = ",".join(f"file://{Path(folder).resolve()}" for folder in config_dirs)
+    search = [f"hydra.searchpath=[{folders}]"] if folders else []
+    GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
-            cfg = hydra_compose(CONFIG_NAME, overrides=[*overrides, *search], return_hydra_config=True)
+            cfg = hydra_compose(CONFIG_NAME, overrides=[*words, *search], return_hydra_config=True)
             require_trusted_hydra(OmegaConf.to_container(cfg.hydra))
-            return request_of(cfg, tuple(overrides), config_dirs)
+            return cfg
     except MISTAKES as error:
         raise explain(error, config_dirs) from None
 
@@ -232,13 +240,19 @@ def store_of(cfg: DictConfig) -> Path:
 
 def _check_keys(cfg: dict[str, Any]) -> None:
     """Refuse settings that nothing reads: a misspelt one in a YAML, or behind `+`, would be believed to count."""
-    known = yaml.safe_load((config_dir() / f"{CONFIG_NAME}.yaml").read_text())
+    known = _top_level()
     expected = known.keys() - {"defaults", "hydra"}
     for prefix, given, names in (("", cfg, expected), ("eval.", cfg.get("eval") or {}, known["eval"].keys())):
         for key in given.keys() - names - (set() if prefix else set(GROUPS)):
             raise _no_setting(prefix + key)
         for key in sorted(names - given.keys()):
             raise UserError(f"{prefix}{key} has no value; type {prefix}{key}=...")
+
+
+@cache  # every run of a grid asks
+def _top_level() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((config_dir() / f"{CONFIG_NAME}.yaml").read_text())
+    return found
 
 
 def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:

@@ -6,7 +6,7 @@ here flows back to a method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fnll.federation import Clients, Ledger, Trace
 from fnll.harness.detectors import client_scores, sample_scores
+from fnll.harness.plain import plain
 from fnll.scenario.scenario import Scenario, Truth
 from fnll.seeding import torch_rng
 
@@ -217,23 +218,6 @@ def detection(truth: set[int], found: set[int]) -> Row:
         "detect/f1": f1,
         "detect/exact": float(truth == found),
     }
-
-
-def plain(value: Any) -> Any:
-    """`value` in JSON's types; non-finite numbers become null."""
-    if isinstance(value, Tensor):
-        return plain(value.detach().cpu().numpy())
-    if isinstance(value, (np.ndarray, np.generic)):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return [plain(part) for part in sorted(value)]
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    return value
 
 
 def _mean(values: Tensor) -> float:

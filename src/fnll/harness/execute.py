@@ -20,6 +20,7 @@ from fnll.harness.divergence import Watched, failed_over_numbers, hopeless_from
 from fnll.harness.folder import DeclinedError, RunFolder, StoreError
 from fnll.harness.identity import run_id, settings
 from fnll.harness.integrity import METRICS
+from fnll.harness.known import note
 from fnll.harness.label import not_compared
 from fnll.harness.making import declined
 from fnll.harness.manifest import describe, facts_of
@@ -56,6 +57,7 @@ def execute(
     folder = RunFolder(Path(run.cfg.runs_dir) / run.run_id)
     if folder.finished:
         warned.recall(folder.path)
+        note(folder.path, run.key)
         return folder.summary()
     folder.require_resumable()
     folder.open()
@@ -187,6 +189,7 @@ def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bo
     if last is not None and diverged_at is None and run.dataset.names:  # somebody's own data: what they came for
         write_verdict(run, folder.path, judge(run, last, observer.tally))
     summary = folder.finish(facts, diverged_at=diverged_at, rounds=run.cfg.rounds)
+    note(folder.path, run.key)
     for watcher in watchers:
         watcher.finish(summary)
     return summary

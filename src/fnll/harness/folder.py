@@ -18,7 +18,6 @@ from typing import IO, Any
 from omegaconf import OmegaConf
 
 from fnll.errors import UserError
-from fnll.harness.diagnostics import plain
 from fnll.harness.integrity import (
     CONFIG,
     FORMAT,
@@ -35,6 +34,7 @@ from fnll.harness.integrity import (
     seal,
 )
 from fnll.harness.metrics import SCORES, TOP5, best, last, last10
+from fnll.harness.plain import plain
 from fnll.harness.status import MARKS, SUMMARY, Status, marks, status_in
 from fnll.system.files import (
     cut_back,

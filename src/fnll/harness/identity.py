@@ -104,18 +104,19 @@ def code_of(config: dict[str, Any]) -> dict[str, str]:
 
 def plugins_of(config: Mapping[str, Any]) -> list[str]:
     """The modules and packages of others that `config` takes things from, by their top names."""
-    return sorted({target.split(".")[0] for target in _targets(dict(config))}.difference(VERSIONED))
+    return sorted({target.split(".")[0] for target in targets(dict(config))}.difference(VERSIONED))
 
 
-def _targets(node: object) -> Iterator[str]:
+def targets(node: object) -> Iterator[str]:
+    """Every `_target_` in a config."""
     if isinstance(node, dict):
         if isinstance(node.get("_target_"), str):
             yield node["_target_"]
         for value in node.values():
-            yield from _targets(value)
+            yield from targets(value)
     elif isinstance(node, list):
         for value in node:
-            yield from _targets(value)
+            yield from targets(value)
 
 
 @cache  # a process hardly ever outlives an edit

@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -21,6 +22,7 @@ from fnll.federation import Executor, Method, World
 from fnll.harness import identity
 from fnll.harness.budget import in_rounds, too_small
 from fnll.harness.config import Request, store_of
+from fnll.harness.known import key_of
 from fnll.harness.label import labelled
 from fnll.harness.making import completed, networks
 from fnll.harness.moved import new_home
@@ -43,6 +45,7 @@ class Run:
     scenario: Scenario
     truth: Truth
     device: torch.device
+    key: str | None = None  # by which the run is found once it is finished
 
     @cached_property
     def request(self) -> Request:
@@ -133,7 +136,13 @@ def __getattr__(name: str) -> Any:
     return Run
 
 
-def prepare(request: Request) -> Run:
+def loaded(node: DictConfig) -> Dataset:
+    """The data set that a config describes."""
+    dataset: Dataset = made(node, "dataset")
+    return dataset
+
+
+def prepare(request: Request, load: Callable[[DictConfig], Dataset] = loaded) -> Run:
     """Check the settings, build the scenario and put the pieces together."""
     cfg = request.cfg
     check_settings(cfg)
@@ -141,10 +150,11 @@ def prepare(request: Request) -> Run:
     device = device_of(cfg.device)
     if cfg.precision == "16-mixed" and device.type == "cpu":  # Lightning would quietly compute in bfloat16
         raise UserError("precision=16-mixed needs a GPU; type precision=bf16-mixed, or 32-true")
-    dataset: Dataset = made(cfg.dataset, "dataset")
+    key = key_of(request)  # before the data are read: what changes from now on is seen next time
+    dataset = load(cfg.dataset)
     known_as = with_given_clients(known_as, dataset)
     scenario, truth = scenario_of(cfg, dataset)
-    run = Run(known_as, dataset, scenario, truth, device)
+    run = Run(known_as, dataset, scenario, truth, device, key)
     run.check()
     return run
 

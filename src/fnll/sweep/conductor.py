@@ -44,8 +44,14 @@ class Display(Protocol):
 class Conductor:
     """Which run is waiting, under way, postponed or settled."""
 
-    def __init__(self, launcher: Launcher, display: Display, clock: Callable[[], float] = time.monotonic) -> None:
-        self.launcher, self.display, self.clock = launcher, display, clock
+    def __init__(
+        self,
+        launcher: Launcher,
+        display: Display,
+        clock: Callable[[], float] = time.monotonic,
+        recall: Callable[[PlannedRun], Outcome | None] = lambda job: None,  # how a finished run ended
+    ) -> None:
+        self.launcher, self.display, self.clock, self.recall = launcher, display, clock, recall
         self.waiting: deque[PlannedRun] = deque()
         self.running: set[PlannedRun] = set()
         self.postponed: list[tuple[float, PlannedRun]] = []  # when to ask again
@@ -58,8 +64,9 @@ class Conductor:
         self.waiting.extend(jobs)
         while len(self.outcomes) < len(jobs):
             self._submit()
-            for job, event in self.launcher.events(TICK):
-                self._handle(job, event)
+            if len(self.outcomes) < len(jobs):
+                for job, event in self.launcher.events(TICK):
+                    self._handle(job, event)
             self.display.tick()
         return {job: self.outcomes[job] for job in jobs}
 
@@ -68,8 +75,14 @@ class Conductor:
         due = [job for when, job in self.postponed if when <= now]
         self.postponed = [(when, job) for when, job in self.postponed if when > now]
         self.waiting.extend(due)
-        free = self.launcher.room - len(self.running)
-        chosen = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
+        chosen: list[PlannedRun] = []
+        while self.waiting and len(chosen) < self.launcher.room - len(self.running):
+            job = self.waiting.popleft()
+            if outcome := self.recall(job):
+                self._settle(job, outcome)
+                self.display.tick()
+            else:
+                chosen.append(job)
         if chosen:
             self.running.update(chosen)
             self.launcher.submit(chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ from fnll.sweep.events import Begun, Ending, Evaluated, Event, Outcome, Said
 from fnll.sweep.grid import PlannedRun
 
 NAMED = 3  # runs that a warning of several is shown with
+SHOWN = 2  # commands of runs that failed for one reason
 HEARTBEAT = 30.0  # seconds of silence after which plain output says what is going on
 
 
@@ -192,10 +193,21 @@ def summarise(outcomes: Mapping[PlannedRun, Outcome], seconds: float) -> list[st
         for job, outcome in outcomes.items():
             if outcome.kind is kind:
                 reasons[outcome.detail].append(job)
-        for reason, jobs in reasons.items():
-            lines.append(f"{kind}: {reason}")
-            lines += [f"  {job.command}" if kind is Ending.FAILED else f"  {job}" for job in jobs]
+        lines += told_once(kind, reasons, commands=kind is Ending.FAILED)
     return [*lines, *_warnings(outcomes)]
+
+
+def told_once(what: str, reasons: Mapping[str, Sequence[PlannedRun]], *, commands: bool = True) -> list[str]:
+    """Each reason once, with the runs it holds for: the first few as commands that repeat them, the others by name."""
+    lines = []
+    for reason, jobs in reasons.items():
+        number = f"{len(jobs)} runs " if len(jobs) > 1 else ""
+        lines.append(f"{number}{what}: {reason}")
+        shown = jobs[:SHOWN] if commands and len(jobs) > SHOWN + 1 else jobs
+        lines += [f"  {job.command}" if commands else f"  {job}" for job in shown]
+        if rest := [str(job) for job in jobs[len(shown) :]]:
+            lines.append(f"  and {len(rest)} more: {', '.join(rest)}")
+    return lines
 
 
 def _warnings(outcomes: Mapping[PlannedRun, Outcome]) -> list[str]:

@@ -52,9 +52,9 @@ class LocalLauncher:
         self.manner = f"{room} at a time"
         self._idle: list[Worker] = []
         self._busy: dict[Worker, PlannedRun] = {}
-        warm_up()
 
     def submit(self, jobs: Sequence[PlannedRun]) -> None:
+        warm_up()  # not before: a sweep whose runs are all finished needs no torch
         for job in jobs:
             worker = self._idle.pop() if self._idle else Worker(self.spare_core)
             self._busy[worker] = job

@@ -15,8 +15,8 @@ from fnll.harness.config import compose
 from fnll.harness.execute import execute, prepare_or_record, told
 from fnll.harness.folder import BusyError, DeclinedError, RunFolder, StoreError
 from fnll.harness.loggers import watchers
-from fnll.harness.prepare import Run, prepare
-from fnll.harness.status import Status, status_in
+from fnll.harness.prepare import Run
+from fnll.harness.status import Status
 from fnll.harness.trust import allow
 from fnll.harness.warned import Warned, listening
 from fnll.sweep.events import Begun, Ending, Evaluated, Outcome, Said, Send
@@ -74,13 +74,6 @@ def _attempt(job: PlannedRun, reporter: Reporter, warned: Warned, spare_core: bo
     kind = Ending.FINISHED if reporter.began else Ending.KNOWN
     detail = Status.DIVERGED if summary["diverged"] else ""
     return Outcome(kind, detail, summary["test/accuracy"]["last10"], time.monotonic() - started)
-
-
-def status(job: PlannedRun) -> tuple[str, str]:
-    """Run id and state of a run, without doing it: new, unfinished, finished, declined or failed."""
-    run = prepare(compose(job.words, job.config_dirs))
-    folder = Path(run.cfg.runs_dir) / run.run_id
-    return run.run_id, status_in(folder) if folder.exists() else "new"
 
 
 def give_up(job: PlannedRun, folder: str, reason: str) -> None:

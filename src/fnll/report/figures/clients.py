@@ -15,7 +15,6 @@ from fnll.errors import UserError
 from fnll.plotting.palette import COLOURS
 from fnll.plotting.style import legend_above, legend_below, panels, styled, whole_numbers
 from fnll.report.store import Store
-from fnll.tools import two_component_gmm
 
 CLEAN, NOISY, MODEL = COLOURS[0], COLOURS[1], "#333333"
 Mixture = dict[str, list[float]]
@@ -198,6 +197,8 @@ def mixture(store: Store, run_id: str, name: str, t: int, values: np.ndarray) ->
     fitted = [f["value"] for f in store.facts(run_id, "lid_gmm") if f["t"] == t and name == "cumulative_lid"]
     if fitted:
         return dict(fitted[-1])
+    from fnll.tools import two_component_gmm  # late: torch takes seconds to import, and runs mostly record their own
+
     split = two_component_gmm(values[np.isfinite(values)], seed=0)
     parts = {"means": split.means, "variances": split.variances, "weights": split.weights}
     return {key: part.tolist() for key, part in parts.items()}

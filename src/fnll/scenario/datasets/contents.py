@@ -19,14 +19,12 @@ from itertools import chain
 from pathlib import Path
 
 from fnll.errors import UserError
-from fnll.scenario.datasets.sources import Mark, Source
+from fnll.scenario.datasets.sources import Source
 from fnll.system.cache import cache_dir
 from fnll.system.files import make_folder, write_atomic
+from fnll.system.marks import Mark
 
 log = logging.getLogger(__name__)
-
-SETTLED = 60 * 10**9  # nanoseconds: clocks are coarse and differ, so a later change could show the same time
-TICK = 10**7  # nanoseconds: the finest time of file systems that keep no ctime (FAT, sshfs, squashfs) and show mtime
 
 AT_ONCE = 256  # files that one thread reads in one go
 
@@ -35,7 +33,7 @@ def content_of(source: Source, names: Sequence[str]) -> str:
     """A hash of the names and the content of files."""
     now = time.time_ns()  # before the files are looked at
     marks = dict(zip(names, source.marks(names), strict=True))
-    doubtful = [name for name, mark in marks.items() if not _tells_changes(mark, now)]
+    doubtful = [name for name, mark in marks.items() if not mark.tells_changes(now)]
     digests = _read(source, doubtful)
     if len(digests) == len(marks):
         return combined(names, digests)
@@ -92,12 +90,6 @@ class Watched:
                 f"{self.title}: files in {self.place('')} changed while they were read; type the command again (if "
                 f"nobody changed them, delete the folder {cache_dir() / 'contents'} first)"
             )
-
-
-def _tells_changes(mark: Mark, now: int) -> bool:
-    """Whether a file that is changed from now on cannot look like this."""
-    real = mark.changed > mark.modified or mark.changed % TICK != 0
-    return real and mark.changed <= now - SETTLED
 
 
 def _read(source: Source, names: Iterable[str]) -> dict[str, str]:

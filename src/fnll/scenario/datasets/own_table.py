@@ -17,9 +17,10 @@ from fnll.scenario.datasets.decoding import Decoder, UnequalError, decoded
 from fnll.scenario.datasets.options import Options, Shared
 from fnll.scenario.datasets.own import Held, Own, federation
 from fnll.scenario.datasets.rows import Rows, read_rows
-from fnll.scenario.datasets.sources import Mark, Source, source_at
+from fnll.scenario.datasets.sources import Source, source_at
 from fnll.scenario.scenario import Dataset
 from fnll.settings import checked
+from fnll.system.marks import Mark
 
 SIDE = 32  # of images of different sizes, unless dataset.size says otherwise
 GREY, SPREAD = 0.5, 0.25  # of every channel, unless dataset.mean and dataset.std say otherwise

@@ -11,24 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from fnll.errors import UserError
-
-
-class Mark(NamedTuple):
-    """What the system says about a file without reading it; times in nanoseconds."""
-
-    size: int
-    modified: int  # which anybody can set
-    changed: int  # content, name or rights; set by the system alone
-    inode: int
-
-    @classmethod
-    def of(cls, file: str | int) -> Mark:
-        """Of a path, or of an open file."""
-        found = os.stat(file)
-        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+from fnll.system.marks import Mark
 
 
 class Source(Protocol):
