@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from fnll.errors import UserError
@@ -94,6 +95,7 @@ def horizon(kind: Any, name: str, settings: Mapping[str, Any], whole: Horizon) -
     return planned
 
 
+@cache
 def marked(kind: Any) -> dict[str, tuple[Length, type]]:
     """The lengths among a method's settings, in the order of its fields, each with its type."""
     try:

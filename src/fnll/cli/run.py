@@ -74,7 +74,11 @@ def main(argv: Sequence[str]) -> int:
 def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
     request = request_of(cfg, config_dirs=config_dirs)
     summary = finished(request)
-    return _execute(request) if summary is None else _tell(request, summary, known=True)
+    if summary is None:
+        return _execute(request)
+    for notice in warnings_in(store_of(request.cfg) / summary["run_id"]):
+        Console(highlight=False).print(f"[yellow]![/] {escape(notice['text'])}", soft_wrap=True)
+    return _tell(request, summary, known=True)
 
 
 def _execute(request: Request) -> float | None:
@@ -98,8 +102,6 @@ def _tell(request: Request, summary: dict[str, Any], *, known: bool) -> float | 
     """Say how a run ended and where it lies; returns what a Hydra sweeper may optimise."""
     console, run_id = Console(highlight=False), summary["run_id"]
     if known:
-        for notice in warnings_in(store_of(request.cfg) / run_id):
-            console.print(f"[yellow]![/] {escape(notice['text'])}", soft_wrap=True)
         console.print(
             f"{run_id} is finished already; nothing to do (delete its folder to compute it again)", soft_wrap=True
         )

@@ -21,7 +21,12 @@ def in_rounds(request: Request, whole: Horizon) -> Request:
     cfg: Any = OmegaConf.to_container(request.cfg)
     if not isinstance(cfg.get("method"), dict):  # `made` says what is wrong with it
         return request
-    return replace(request, cfg=OmegaConf.create({**cfg, "method": node_in_rounds(cfg["method"], whole)}))
+    node = node_in_rounds(cfg["method"], whole)
+    if node == cfg["method"]:
+        return request
+    resolved = request.cfg.copy()
+    resolved.method = node
+    return replace(request, cfg=resolved)
 
 
 def node_in_rounds(node: Mapping[str, Any], whole: Horizon, key: str = "method") -> dict[str, Any]:

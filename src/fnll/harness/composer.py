@@ -60,11 +60,8 @@ class Composer:
     def _base(self, choosing: tuple[str, ...]) -> DictConfig | None:
         """The config before plain values are set, without what Hydra notes about itself; None: ask Hydra each time."""
         if choosing not in self._bases:
-            self._bases[choosing] = (
-                None
-                if any(word.startswith("preset=") for word in choosing)
-                else _bare(composed(choosing, self.config_dirs))
-            )
+            old = any(word.startswith("preset=") for word in choosing)
+            self._bases[choosing] = None if old else _bare(composed(choosing, self.config_dirs))
         return self._bases[choosing]
 
 

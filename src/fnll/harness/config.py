@@ -19,7 +19,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fnll.errors import UserError, nearest, require
@@ -205,10 +205,7 @@ def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config
     choices = {key: str(value) for key, value in chosen if not key.startswith(own)}
     if overrides is None:
         overrides = tuple(hydra.overrides.task)
-    ours = cfg.copy()
-    with open_dict(ours):
-        ours.pop("hydra", None)
-    resolved: Any = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
+    resolved = {str(key): _resolved(cfg[key]) for key in cfg if key != "hydra"}
     require_trusted(resolved, (config_dir(), *plugin_dirs().values()), plugin_packages())
     _check_keys(resolved)
     if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
@@ -227,6 +224,10 @@ def take_names(node: Any, place: str) -> Iterator[tuple[str, str]]:
     node.pop("name", None)
     for key, value in node.items():
         yield from take_names(value, f"{place}.{key}")
+
+
+def _resolved(node: Any) -> Any:
+    return OmegaConf.to_container(node, resolve=True, throw_on_missing=True) if OmegaConf.is_config(node) else node
 
 
 def store_of(cfg: DictConfig) -> Path:
