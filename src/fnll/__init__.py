@@ -15,7 +15,7 @@ NUMBERS = 2
 """Raised by every commit that changes results, so that old and new runs never share an identity."""
 
 # What the author of a method imports: `from fnll import FedAvg, Fit, Update`. Late, since torch takes seconds.
-_HOMES = {
+HOMES = {
     "Batch": "fnll.types",
     "Classifier": "fnll.local",
     "Client": "fnll.types",
@@ -34,16 +34,16 @@ _HOMES = {
     "Weights": "fnll.weights",
 }
 
-__all__ = ["NUMBERS", "__version__", *_HOMES]
+__all__ = ["NUMBERS", "__version__", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in HOMES:
         raise AttributeError(f"module 'fnll' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(HOMES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *HOMES])
