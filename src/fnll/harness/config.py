@@ -211,7 +211,7 @@ def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config
     if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
         raise UserError(f"method={choices['method']}: methods lie in the folder `method` itself; type the name alone")
     names = dict(take_names(resolved["method"], "method"))
-    hidden = from_environment(ours)
+    hidden = from_environment(cfg)
     return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs), names, hidden)
 
 

@@ -13,6 +13,7 @@ READER = "oc.env"
 def from_environment(cfg: DictConfig) -> dict[str, str]:
     """The settings whose values come from the environment, directly or through others, with what the config says."""
     raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    raw.pop("hydra", None)  # Hydra's own node is no part of a run
     if READER not in str(raw):
         return {}
     told = {place: text for place, text in _leaves(raw, "") if isinstance(text, str) and "${" in text}
