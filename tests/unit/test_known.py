@@ -166,7 +166,7 @@ def test_nothing_imports_torch_to_find_a_run(store):
         ["model=mlp", "model.hidden=[4,5]", "scenario_seed=7"],
         ["preset=paper", "method=fedprox", "dataset=cifar10", "seed=1"],
         ["logger=[csv,tensorboard]", "runs_dir=elsewhere"],
-        ["dataset={_target_:x}", "seed=1"],
+        ["local={lr:0.5}", "seed=1"],
     ],
 )
 def test_the_composer_gives_what_hydra_gives(words):
