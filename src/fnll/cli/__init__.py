@@ -32,6 +32,7 @@ COMMANDS = {
     "run": Command("one run: fnll run method=fedprox noise.rho=0.4 seed=1", "fnll.cli.run"),
     "sweep": Command("a grid of runs: fnll sweep experiment=rho_tau method=fedavg,fedcorr", "fnll.cli.sweep"),
     "report": Command("tables, figures and a page from a directory of runs", "fnll.cli.report"),
+    "audit": Command("your own data: which clients, which samples: fnll audit FILE.csv --out DIR", "fnll.cli.audit"),
     "labels": Command("what a run found: clients, suspicious samples, corrected labels", "fnll.cli.labels"),
     "verify": Command("whether a store still holds what its runs wrote", "fnll.cli.verify"),
     "methods": Command("the installed methods: what they do, their papers, BibTeX", "fnll.cli.methods"),

@@ -63,10 +63,6 @@ def federation(own: Own, images: Images, transform: Transform, held: Held) -> Da
     owners = np.array([place[own.clients[i]] if own.clients else 0 for i in train.tolist()])
     validation = np.flatnonzero(split[train] == "validation")
     if not len(test) or held.fold is not None:
-        if len(validation) and held.fold is not None:
-            raise UserError(
-                "dataset.fold holds out samples of its own; leave it out, or the rows with split=validation"
-            )
         chosen = held_out(labels[train], owners, clean[train], validation, held)
         test = test if len(test) else train[chosen]
         validation = np.union1d(validation, chosen)
