@@ -58,7 +58,7 @@ class Setting:
         """Raise a `UserError` that says key, value, bound and meaning unless `value` is allowed."""
         try:
             self.adapter.validate_python(tuple(value) if _is_list(value) else value, strict=True)
-            if not (isinstance(value, float) and not math.isfinite(value)):
+            if not any(isinstance(part, float) and not math.isfinite(part) for part in _parts(value)):
                 return
         except ValidationError:
             pass
@@ -218,6 +218,10 @@ def _words(hint: Any) -> tuple[Any, ...]:
 def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
     """Lists in any form, OmegaConf's included; a word is none."""
     return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _parts(value: object) -> Sequence[Any]:
+    return value if _is_list(value) else [value]
 
 
 def _shown(value: object) -> str:

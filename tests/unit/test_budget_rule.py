@@ -55,7 +55,7 @@ def test_the_rule_is_part_of_a_run_only_where_it_is_not_the_old_one():
     plain, counted = compose([]), compose(["budget=rounds"])
     assert "budget" not in settings(plain)
     assert settings(counted)["budget"] == "rounds"
-    with pytest.raises(UserError, match="budget is updates or rounds, got 'round'"):
+    with pytest.raises(UserError, match="budget must be updates or rounds, got 'round'"):
         prepare(compose(["budget=round"]))
 
 

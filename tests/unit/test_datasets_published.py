@@ -84,7 +84,7 @@ class TestCifar:
             assert np.array_equal(data.test.take(torch.arange(2)).numpy(), images[:2])
 
     def test_downloads_are_allowed_or_not(self, tmp_path):
-        with pytest.raises(UserError, match=r"dataset\.download must be true or false, got maybe"):
+        with pytest.raises(UserError, match=r"dataset\.download must be true or false, got 'maybe'"):
             cifar10(root=str(tmp_path), download="maybe", images="batches")
         assert not list(tmp_path.iterdir())
 

@@ -16,7 +16,8 @@ from rich.table import Table
 
 from fnll.errors import UserError
 from fnll.harness.config import Request, command, compose
-from fnll.harness.prepare import check_settings, made, scenario_of, with_given_clients
+from fnll.harness.declared import check_parts, check_settings
+from fnll.harness.prepare import made, scenario_of, with_given_clients
 from fnll.harness.provenance import described, made_with
 from fnll.scenario.card import Card, card
 from fnll.scenario.datasets.rows import guarded
@@ -50,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_intermixed_args(list(argv))
     request = compose(args.words, args.config_dir)
     check_settings(request.cfg)
+    check_parts(request.cfg, ("dataset", "scenario", "partition", "noise"))
     known_as = described(request)
     dataset: Dataset = made(request.cfg.dataset, "dataset")
     known_as = with_given_clients(known_as, dataset)

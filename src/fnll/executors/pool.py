@@ -12,16 +12,19 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from multiprocessing.connection import wait
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import torch
+from pydantic import Field
 
-from fnll.errors import UserError, require, require_integer
+from fnll.errors import UserError
 from fnll.executors.agenda import Agenda, Answer
 from fnll.executors.arena import Arena, Packer, Ticket
 from fnll.executors.numerics import Numerics, Setup, limit_threads
+from fnll.executors.serial import Threads
 from fnll.executors.worker import noting, pack, post, serve
 from fnll.scenario.scenario import Scenario
+from fnll.settings import checked
 from fnll.system.processes import GONE, usable_cores
 from fnll.types import Call, Update
 
@@ -29,6 +32,11 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 log = logging.getLogger(__name__)
+
+Workers = Annotated[
+    Annotated[int, Field(ge=1)] | None,
+    Field(title="a whole number of at least 1", description="worker processes; null is one for every usable core"),
+]
 
 PRELOAD = ["fnll.executors.worker", "fnll.local", "torchmetrics", "sklearn.mixture"]  # once, in the fork server
 TIMEOUT = 5.0  # seconds that idle workers get to leave by themselves
@@ -43,25 +51,22 @@ class Pool:
 
     exact = True
 
+    @checked("executor")
     def __init__(
         self,
         scenario: Scenario,
-        workers: int | None = None,
-        threads: int = 1,
+        workers: Workers = None,
+        threads: Threads = 1,
         device: torch.device | str = "cpu",
         devices: Sequence[str] = (),
-        start_method: str | None = None,
+        start_method: Annotated[
+            Literal["forkserver", "spawn"] | None, Field(title="forkserver, spawn or null", description="null chooses")
+        ] = None,
     ) -> None:
         self.scenario, self.threads, self.device = scenario, threads, torch.device(device)
         cores = usable_cores()
-        require_integer("executor.threads", threads, 1, "torch threads of each worker")
         self.workers = max(1, cores // threads) if workers is None else workers
-        require_integer("executor.workers", self.workers, 1, "worker processes; null is one for every usable core")
         self.devices = _checked(devices, self.device)
-        require(
-            start_method in (None, "forkserver", "spawn"),
-            f"executor.start_method must be forkserver, spawn or null, got {start_method!r}; null chooses",
-        )
         self.start_method = start_method or _start_method(self.device)
         if self.workers * threads > cores:
             log.warning("%d workers with %d threads each share %d usable cores", self.workers, threads, cores)

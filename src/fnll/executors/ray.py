@@ -8,18 +8,21 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType, TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from fnll.errors import UserError, require, require_at_least, require_integer, require_positive
+from fnll.errors import UserError, require
 from fnll.executors.agenda import Agenda, Answer
 from fnll.executors.arena import Packer, Ticket, unpack
 from fnll.executors.numerics import Numerics, Setup, limit_threads
+from fnll.executors.serial import Threads
 from fnll.executors.worker import HEARD, answer, noting, pack
 from fnll.scenario.scenario import Scenario
+from fnll.settings import checked
 from fnll.system.processes import usable_cores
 from fnll.types import Call, Update
 
@@ -38,21 +41,23 @@ class Ray:
 
     exact = True
 
+    @checked("executor")
     def __init__(
         self,
         scenario: Scenario,
         address: str | None = None,
-        workers: int | None = None,
-        threads: int = 1,
-        num_cpus: float = 1,
-        num_gpus: float = 0,
+        workers: Annotated[
+            Annotated[int, Field(ge=1)] | None,
+            Field(
+                title="a whole number of at least 1",
+                description="Ray actors; null is as many as the cluster has room for",
+            ),
+        ] = None,
+        threads: Threads = 1,
+        num_cpus: Annotated[float, Field(gt=0, description="cores that Ray sets aside for each worker")] = 1,
+        num_gpus: Annotated[float, Field(ge=0, description="GPUs for each worker; 0.25 lets four share one")] = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        require_integer("executor.threads", threads, 1, "torch threads of each worker")
-        if workers is not None:
-            require_integer("executor.workers", workers, 1, "Ray actors; null is as many as the cluster has room for")
-        require_positive("executor.num_cpus", num_cpus, "cores that Ray sets aside for each worker")
-        require_at_least("executor.num_gpus", num_gpus, 0, "GPUs for each worker; 0.25 lets four share one")
         self.device = torch.device(torch.device(device).type)  # Ray shows each actor its own GPU as the first
         require(
             self.device.type != "cuda" or num_gpus > 0,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 
-from fnll.errors import require_integer
 from fnll.executors.jobs import perform
 from fnll.executors.numerics import limit_threads
 from fnll.scenario.scenario import Scenario
+from fnll.settings import check_fields
 from fnll.types import CPU, Call, Update
+
+Threads = Annotated[int, Field(ge=1, description="the torch threads of one process")]
 
 
 @dataclass
@@ -20,11 +24,11 @@ class Serial:
 
     scenario: Scenario
     device: torch.device = CPU
-    threads: int = 1
+    threads: Threads = 1
     exact = True
 
     def __post_init__(self) -> None:
-        require_integer("executor.threads", self.threads, 1, "the torch threads of one process")
+        check_fields(self, "executor")
         limit_threads(self.threads)
 
     def map(self, calls: Sequence[Call]) -> list[Update]:

@@ -11,16 +11,19 @@ import logging
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
+from pydantic import Field
 
-from fnll.errors import require_integer
 from fnll.executors.jobs import Started, finished
 from fnll.executors.lanes import Lane, lane_of
 from fnll.executors.numerics import limit_threads
+from fnll.executors.serial import Threads
 from fnll.executors.together import DifferentNumbersError, Habits, NotTogetherError, train_together
 from fnll.fit import fit
 from fnll.scenario.scenario import Scenario
+from fnll.settings import check_fields
 from fnll.types import CPU, Call, Update
 
 log = logging.getLogger(__name__)
@@ -85,16 +88,15 @@ class Vectorised:
 
     scenario: Scenario
     device: torch.device = CPU
-    threads: int = 1
-    chunk: int = 64
+    threads: Threads = 1
+    chunk: Annotated[int, Field(ge=1, description="clients that are trained in one vectorised call")] = 64
     stacker: Stacker = field(default_factory=Stacker)
     exact = False
     numerics = "vectorised"
     revision = 4  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
 
     def __post_init__(self) -> None:
-        require_integer("executor.threads", self.threads, 1, "the torch threads of one process")
-        require_integer("executor.chunk", self.chunk, 1, "clients that are trained in one vectorised call")
+        check_fields(self, "executor")
         limit_threads(self.threads)
 
     @property

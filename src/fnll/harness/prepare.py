@@ -17,11 +17,12 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class, get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from fnll.errors import UserError, nearest, require, require_at_least, require_between, require_integer
+from fnll.errors import UserError, nearest
 from fnll.federation import Executor, Method, World
 from fnll.harness import identity
 from fnll.harness.budget import in_rounds, too_small
-from fnll.harness.config import Request, store_of
+from fnll.harness.config import Request
+from fnll.harness.declared import check_parts, check_settings
 from fnll.harness.known import key_of
 from fnll.harness.label import labelled
 from fnll.harness.making import completed, networks
@@ -146,6 +147,7 @@ def prepare(request: Request, load: Callable[[DictConfig], Dataset] = loaded) ->
     """Check the settings, build the scenario and put the pieces together."""
     cfg = request.cfg
     check_settings(cfg)
+    check_parts(cfg)
     known_as = labelled(described(request))
     device = device_of(cfg.device)
     if cfg.precision == "16-mixed" and device.type == "cpu":  # Lightning would quietly compute in bfloat16
@@ -157,24 +159,6 @@ def prepare(request: Request, load: Callable[[DictConfig], Dataset] = loaded) ->
     run = Run(known_as, dataset, scenario, truth, device, key)
     run.check()
     return run
-
-
-def check_settings(cfg: DictConfig) -> None:
-    """Refuse numbers that make no sense before anything is built."""
-    require_integer("num_clients", cfg.num_clients, 1, "the number of clients the training set is split over")
-    require_between("fraction", cfg.fraction, 0, 1, "the share of the clients that take part in one round")
-    require(cfg.fraction > 0, f"fraction must be greater than 0, got {cfg.fraction}; 0.5 takes half of the clients")
-    require_integer("rounds", cfg.rounds, 1, "the budget is rounds * cohort client updates")
-    for key in ("seed", "scenario_seed"):
-        require_integer(key, cfg[key], 0, "any whole number that is not negative")
-    require_integer("eval_every", cfg.eval_every, 1, "evaluate after every so many steps")
-    require_integer("diagnostics_every", cfg.diagnostics_every, 0, "0 switches memorisation curves off")
-    require_integer("diagnostics_samples", cfg.diagnostics_samples, 1, "images that memorisation is measured on")
-    require_integer("eval.batch_size", cfg.eval.batch_size, 1, "test images in one forward pass")
-    require(cfg.eval.overlap in (True, False, "auto"), f"eval.overlap is true, false or auto, got {cfg.eval.overlap}")
-    require_at_least("checkpoint_seconds", cfg.checkpoint_seconds, 0, "at most one checkpoint in so many seconds")
-    store_of(cfg)
-    require(cfg.budget in ("updates", "rounds"), f"budget is updates or rounds, got {cfg.budget!r}")
 
 
 def with_given_clients(request: Request, dataset: Dataset) -> Request:

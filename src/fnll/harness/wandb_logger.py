@@ -6,23 +6,22 @@ import logging
 import os
 import shlex
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import wandb
 from lightning.pytorch.loggers import WandbLogger
+from pydantic import Field
 from requests.utils import get_netrc_auth
 
-from fnll.errors import require, require_integer
 from fnll.harness.folder import RunFolder
 from fnll.harness.loggers import numbers, settings
 from fnll.harness.prepare import Run
 from fnll.harness.provenance import made_with
 from fnll.scenario.file import about, save
+from fnll.settings import check_fields
 from fnll.system.files import refuse_links_out, remove_file
 
 log = logging.getLogger(__name__)
-
-WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 
 @dataclass
@@ -31,14 +30,11 @@ class Wandb:
 
     project: str
     entity: str | None
-    mode: str  # auto: online where somebody is logged in
-    tables_every: int  # evaluations between confusion matrices and client tables
+    mode: Literal["auto", "online", "offline", "disabled"]  # auto: online where somebody is logged in
+    tables_every: Annotated[int, Field(ge=1, description="evaluations between confusion matrices and client tables")]
 
     def __post_init__(self) -> None:
-        require(
-            self.mode in WANDB_MODES, f"logger.wandb.mode must be one of {', '.join(WANDB_MODES)}, got {self.mode!r}"
-        )
-        require_integer("logger.wandb.tables_every", self.tables_every, 1, "evaluations between two tables")
+        check_fields(self, "logger.wandb")
 
     def start(self, run: Run, folder: RunFolder) -> None:
         refuse_links_out(folder.path / "wandb")  # W&B, which makes a new folder in it, would follow them

@@ -22,33 +22,39 @@ from torchvision.models import (
 )
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from fnll.models.network import Network, Shape, require_size
+from fnll.models.network import Network, Pretrained, Shape, require_size
 from fnll.models.pretrained import start_from
+from fnll.settings import checked
 
 
-def cifar_resnet18(*, num_classes: int, input_shape: Shape, pretrained: str | None = None) -> Network:
+@checked("model")
+def cifar_resnet18(*, num_classes: int, input_shape: Shape, pretrained: Pretrained = None) -> Network:
     """ResNet-18 for small images (He et al. 2016): 3x3 stem, no max-pooling, average pooling over what is left."""
     return start_from(_cifar_resnet([2, 2, 2, 2], num_classes, input_shape), pretrained, head="fc")
 
 
-def cifar_resnet34(*, num_classes: int, input_shape: Shape, pretrained: str | None = None) -> Network:
+@checked("model")
+def cifar_resnet34(*, num_classes: int, input_shape: Shape, pretrained: Pretrained = None) -> Network:
     """ResNet-34 for small images, otherwise as `cifar_resnet18`."""
     return start_from(_cifar_resnet([3, 4, 6, 3], num_classes, input_shape), pretrained, head="fc")
 
 
-def resnet18(*, num_classes: int, input_shape: Shape, pretrained: str | None = None) -> Network:
+@checked("model")
+def resnet18(*, num_classes: int, input_shape: Shape, pretrained: Pretrained = None) -> Network:
     """torchvision's ResNet-18 with a head of `num_classes`."""
     net = _resnet(torchvision_resnet18, num_classes, input_shape)
     return start_from(net, pretrained, head="fc", imagenet=ResNet18_Weights.IMAGENET1K_V1)
 
 
-def resnet50(*, num_classes: int, input_shape: Shape, pretrained: str | None = None) -> Network:
+@checked("model")
+def resnet50(*, num_classes: int, input_shape: Shape, pretrained: Pretrained = None) -> Network:
     """torchvision's ResNet-50 with a head of `num_classes`."""
     net = _resnet(torchvision_resnet50, num_classes, input_shape)
     return start_from(net, pretrained, head="fc", imagenet=ResNet50_Weights.IMAGENET1K_V1)
 
 
-def vgg11(*, num_classes: int, input_shape: Shape, pretrained: str | None = None) -> Network:
+@checked("model")
+def vgg11(*, num_classes: int, input_shape: Shape, pretrained: Pretrained = None) -> Network:
     """torchvision's VGG-11 with a head of `num_classes`.
 
     DEVIATION: FedCorr's released code hangs a new head on an attribute that VGG never uses and so trains the 1000-way

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor, nn
 
-from fnll.errors import UserError, require_integer
+from fnll.errors import UserError
 
 Shape = tuple[int, int, int]  # channels, height, width
+Width = Annotated[int, Field(ge=1, description="a layer needs at least one unit")]
+Pretrained = Annotated[str | None, Field(title="null, torchvision or the path of a file")]
 
 
 class Network(nn.Module):
@@ -27,12 +32,6 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits, (n, num_classes)."""
         return self.head(self.body(x))
-
-
-def require_widths(**widths: int) -> None:
-    """Demand that every layer has at least one unit."""
-    for name, width in widths.items():
-        require_integer(f"model.{name}", width, 1, "a layer needs at least one unit")
 
 
 def require_size(name: str, input_shape: Shape, smallest: int, instead: str) -> None:

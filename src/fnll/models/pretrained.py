@@ -30,8 +30,6 @@ def start_from(net: Network, source: str | None, *, head: str = "head", imagenet
     """
     if source is None:
         return net
-    if not isinstance(source, str):
-        raise UserError(f"model.pretrained must be null, torchvision or the path of a file, got {source}")
     state = _published(imagenet) if source == TORCHVISION else _read(Path(source))
     state = _fit(_renamed(state, head), net.state_dict(), source)
     net.load_state_dict(state)

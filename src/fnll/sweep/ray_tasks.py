@@ -5,13 +5,25 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
-from fnll.errors import UserError, require, require_at_least, require_positive
+from pydantic import Field
+
+from fnll.errors import UserError, require
+from fnll.settings import check_arguments
 from fnll.sweep.events import Ended, Event, Lost, Outcome
 from fnll.sweep.grid import PlannedRun
 from fnll.system.processes import usable_cores
+
+
+@dataclass
+class Share:
+    """What Ray sets aside for each run."""
+
+    num_cpus: Annotated[float, Field(gt=0, description="cores that Ray sets aside for each run")]
+    num_gpus: Annotated[float, Field(ge=0, description="GPUs for each run; 0.25 lets four share one")]
 
 
 class RayLauncher:
@@ -21,8 +33,7 @@ class RayLauncher:
 
     def __init__(self, settings: Mapping[str, Any], total: int) -> None:
         address, num_cpus, num_gpus = settings["address"], settings["num_cpus"], settings["num_gpus"]
-        require_positive("sweep.ray.num_cpus", num_cpus, "cores that Ray sets aside for each run")
-        require_at_least("sweep.ray.num_gpus", num_gpus, 0, "GPUs for each run; 0.25 lets four share one")
+        check_arguments(Share, settings, "sweep.ray")
         self.room, self.manner = total, "as tasks of Ray"
         self._ray, queues = _import_ray()
         self._started_ray = not self._ray.is_initialized()

@@ -7,11 +7,15 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
-from fnll.errors import UserError, require_integer
+from pydantic import Field
+
+from fnll.errors import UserError
+from fnll.settings import check_arguments
 from fnll.sweep import events
 from fnll.sweep.events import Ended, Ending, Event, Lost, Outcome
 from fnll.sweep.grid import PlannedRun
@@ -19,6 +23,13 @@ from fnll.system.files import append_line
 
 FOLDER = ".submitit"  # in the store: scripts, logs and the runs' progress
 SILENCE = 1.0  # seconds between two looks at the files, and between two lines of one run's progress
+
+
+@dataclass
+class Manner:
+    """What we make of the settings ourselves; the others are submitit's."""
+
+    runs_per_job: Annotated[int, Field(ge=1, description="runs that one job does in a row")]
 
 
 class Submitit:
@@ -29,7 +40,7 @@ class Submitit:
     def __init__(self, settings: Mapping[str, Any], runs_dir: Path, total: int) -> None:
         parameters = dict(settings)
         cluster, self.at_a_time = parameters.pop("cluster"), parameters.pop("runs_per_job")
-        require_integer("sweep.submitit.runs_per_job", self.at_a_time, 1, "runs that one job does in a row")
+        check_arguments(Manner, settings, "sweep.submitit")
         self.room, self.manner = total, f"as jobs of submitit ({cluster})"
         self.folder = (runs_dir / FOLDER).resolve()
         try:

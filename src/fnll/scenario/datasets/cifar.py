@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Annotated, Literal, Unpack
 
 import numpy as np
 import torchvision
+from pydantic import Field
 from torch import Tensor
 from torchvision.datasets.utils import check_integrity
 
@@ -17,19 +18,24 @@ from fnll.scenario.datasets.contents import content_of
 from fnll.scenario.datasets.decoding import Decoder, kept
 from fnll.scenario.datasets.download import ELSEWHERE, obtain
 from fnll.scenario.datasets.folder import LAYOUT, tree
-from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.options import Options, Root, Shared
 from fnll.scenario.datasets.sources import Folder, source_at
 from fnll.scenario.noise.label_maps import CIFAR10, SUPER_CLASSES
 from fnll.scenario.scenario import Dataset
+from fnll.settings import checked
 from fnll.system.files import save_array
 
+Form = Annotated[
+    Literal["batches", "folder"],
+    Field(title="batches (the published files) or folder (train/<class>/*, test/<class>/*)"),
+]
 COPIES = {"jpg": "JPEG", "jpeg": "JPEG"}  # other suffixes are said in capitals
 
 AUGMENTATIONS = (RandomCrop(4), HorizontalFlip())  # FedCorr and FedRN, released codes, both data sets
 
 
 @dataclass(frozen=True)
-class Kind:
+class CifarKind:
     """One of the two data sets."""
 
     name: str
@@ -55,7 +61,7 @@ class Kind:
         )
 
 
-TEN = Kind(
+TEN = CifarKind(
     "cifar10",
     "CIFAR-10",
     torchvision.datasets.CIFAR10,
@@ -63,7 +69,7 @@ TEN = Kind(
     IMAGENET_MEAN,  # FedCorr and FedRN, released codes: ImageNet's statistics, not CIFAR-10's own
     IMAGENET_STD,
 )
-HUNDRED = Kind(
+HUNDRED = CifarKind(
     "cifar100",
     "CIFAR-100",
     torchvision.datasets.CIFAR100,
@@ -73,29 +79,26 @@ HUNDRED = Kind(
 )
 
 
-def cifar10(*, root: str, download: bool, images: str, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def cifar10(*, root: Root, download: bool, images: Form, **options: Unpack[Shared]) -> Dataset:
     """CIFAR-10: 50,000 training and 10,000 test images of 32x32 pixels in ten classes."""
     chosen = Options(**options)
     return chosen.apply(load(TEN, root, download=download, images=images))
 
 
-def cifar100(*, root: str, download: bool, images: str, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def cifar100(*, root: Root, download: bool, images: Form, **options: Unpack[Shared]) -> Dataset:
     """CIFAR-100: 50,000 training and 10,000 test images of 32x32 pixels in a hundred classes."""
     chosen = Options(**options)
     return chosen.apply(load(HUNDRED, root, download=download, images=images))
 
 
-def load(kind: Kind, root: str, *, download: bool, images: str) -> Dataset:
+def load(kind: CifarKind, root: str, *, download: bool, images: Form) -> Dataset:
     """The data set in the order of its source: the published order, or class by class from a folder."""
     if images == "batches":
         name, train, labels, test, test_labels = kind.name, *_batches(kind, root, download)
-    elif images == "folder":
-        name, train, labels, test, test_labels = _folder(kind, root)
     else:
-        raise UserError(
-            f"dataset.images must be batches (the published files) or folder (train/<class>/*, test/<class>/*), "
-            f"got {images!r}"
-        )
+        name, train, labels, test, test_labels = _folder(kind, root)
     return Dataset(
         name,
         train,
@@ -109,7 +112,7 @@ def load(kind: Kind, root: str, *, download: bool, images: str) -> Dataset:
     )
 
 
-def _batches(kind: Kind, root: str, download: bool) -> tuple[Images, Tensor, Images, Tensor]:
+def _batches(kind: CifarKind, root: str, download: bool) -> tuple[Images, Tensor, Images, Tensor]:
     published = kind.published
     folder = Folder.at(root, kind.title, kind.advice)
     checksums = {f"{published.base_folder}/{name}": md5 for name, md5 in (*published.train_list, *published.test_list)}
@@ -132,7 +135,7 @@ def _batches(kind: Kind, root: str, download: bool) -> tuple[Images, Tensor, Ima
     return stored.images("train"), labels, stored.images("test"), test_labels
 
 
-def _folder(kind: Kind, root: str) -> tuple[str, Images, Tensor, Images, Tensor]:
+def _folder(kind: CifarKind, root: str) -> tuple[str, Images, Tensor, Images, Tensor]:
     found = tree(source_at(root, kind.title, LAYOUT), Decoder(), streaming=False)
     if found.class_names != kind.class_names:
         strange = sorted(set(found.class_names) ^ set(kind.class_names))

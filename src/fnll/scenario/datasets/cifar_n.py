@@ -14,11 +14,12 @@ import torch
 from torchvision.datasets.utils import download_url
 
 from fnll.errors import UserError
-from fnll.scenario.datasets.cifar import HUNDRED, TEN, Kind, load
+from fnll.scenario.datasets.cifar import HUNDRED, TEN, CifarKind, Form, load
 from fnll.scenario.datasets.download import obtain
-from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.options import Options, Root, Shared
 from fnll.scenario.datasets.sources import Folder
 from fnll.scenario.scenario import Dataset
+from fnll.settings import checked
 
 INTEGERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]  # what numpy's own pickles call to make an array
@@ -34,18 +35,18 @@ HOME = "https://github.com/UCSC-REAL/cifar-10-100n"
 
 
 @dataclass(frozen=True)
-class Annotated:
+class HumanLabels:
     """One of the two sets of human labels."""
 
     name: str
     title: str
-    kind: Kind
+    kind: CifarKind
     file: str  # as published
     label_sets: Mapping[str, str]  # our names of the label sets, and the published ones
     others: tuple[str, ...] = ()  # file names under which the labels are passed on as plain arrays
 
 
-TEN_N = Annotated(
+TEN_N = HumanLabels(
     "cifar10n",
     "CIFAR-10N",
     TEN,
@@ -59,24 +60,26 @@ TEN_N = Annotated(
     },
     ("CIFAR-10_human.npz", "cifar10n-human-labels.npz"),
 )
-HUNDRED_N = Annotated(
+HUNDRED_N = HumanLabels(
     "cifar100n", "CIFAR-100N", HUNDRED, "CIFAR-100_human.pt", {"noisy": "noisy_label"}, ("CIFAR-100_human.npz",)
 )
 
 
-def cifar10n(*, root: str, download: bool, images: str, labels: str | None, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def cifar10n(*, root: Root, download: bool, images: Form, labels: str | None, **options: Unpack[Shared]) -> Dataset:
     """CIFAR-10 with five sets of human labels as annotations: aggre, random1, random2, random3 and worse."""
     chosen = Options(**options)
     return chosen.apply(_load(TEN_N, root, download, images, labels))
 
 
-def cifar100n(*, root: str, download: bool, images: str, labels: str | None, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def cifar100n(*, root: Root, download: bool, images: Form, labels: str | None, **options: Unpack[Shared]) -> Dataset:
     """CIFAR-100 with one set of human labels as annotation: noisy."""
     chosen = Options(**options)
     return chosen.apply(_load(HUNDRED_N, root, download, images, labels))
 
 
-def _load(what: Annotated, root: str, download: bool, images: str, labels: str | None) -> Dataset:
+def _load(what: HumanLabels, root: str, download: bool, images: Form, labels: str | None) -> Dataset:
     """CIFAR in its published order, whatever the images come from: that is the order of the annotations."""
     path = _label_file(what, root, download, labels)
     published = read_labels(path, what)
@@ -113,7 +116,7 @@ def _in_published_order(dataset: Dataset, clean: np.ndarray, path: Path) -> Data
     return replace(dataset, train=dataset.train.select(order), labels=dataset.labels[order], rearranged=None)
 
 
-def _label_file(what: Annotated, root: str, download: bool, labels: str | None) -> Path:
+def _label_file(what: HumanLabels, root: str, download: bool, labels: str | None) -> Path:
     if labels is not None:
         path = Path(labels).expanduser()
         if not path.is_file():
@@ -129,14 +132,14 @@ def _label_file(what: Annotated, root: str, download: bool, labels: str | None) 
     return Path(folder.place(what.file))
 
 
-def _advice(what: Annotated) -> str:
+def _advice(what: HumanLabels) -> str:
     return (
         f"type dataset.download=true, or fetch {what.file} by hand (folder data of {HOME}) and name it with "
         f"dataset.labels=FILE (.pt as published, or .npz with the same arrays)"
     )
 
 
-def read_labels(path: Path, what: Annotated) -> dict[str, np.ndarray]:
+def read_labels(path: Path, what: HumanLabels) -> dict[str, np.ndarray]:
     """The arrays in a label file. A pickled file may hold arrays of integers and nothing else: it cannot run code."""
     try:
         if path.suffix == ".npz":

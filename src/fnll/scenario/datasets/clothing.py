@@ -11,11 +11,12 @@ from torch import Tensor
 from fnll.errors import UserError
 from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, RandomCrop, Transform
 from fnll.scenario.datasets.decoding import Decoder
-from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.options import Options, Root, Shared
 from fnll.scenario.datasets.sources import Folder
 from fnll.scenario.datasets.streaming import store
 from fnll.scenario.datasets.tables import labelled, lines
 from fnll.scenario.scenario import Dataset
+from fnll.settings import checked
 
 CLASSES = (
     "T-Shirt", "Shirt", "Knitwear", "Chiffon", "Sweater", "Hoodie", "Windbreaker", "Jacket", "Downcoat", "Suit",
@@ -28,7 +29,8 @@ ADVICE = (
 )
 
 
-def clothing1m(*, root: str, streaming: bool, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def clothing1m(*, root: Root, streaming: bool, **options: Unpack[Shared]) -> Dataset:
     """Clothing1M as FedCorr uses it: all noisy training images, tested on the 10,526 images of the clean test list.
 
     The published labels are noisy (about 38 % wrong) and the clean ones of the training images are not known.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
-from fnll.errors import require_flag
 from fnll.scenario.datasets.sources import Folder, missing
 from fnll.system.files import locked, make_folder, refuse_link
 
@@ -15,7 +14,6 @@ ELSEWHERE = "name their place with dataset.root=DIR or the environment variable 
 
 def obtain(folder: Folder, names: Sequence[str], *, download: bool, fetch: Callable[[], object]) -> None:
     """Demand that `names` exist in `folder`, after a download by `fetch` if they do not and `download` allows it."""
-    require_flag("dataset.download", download)
     if download and not all(folder.has(name) for name in names):
         root = make_folder(Path(folder.root))
         for name in names:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import numpy as np
 import torch
+from pydantic import Field
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from fnll.errors import require_integer, require_positive
+from fnll.errors import require
 from fnll.images import InMemory, Transform
 from fnll.scenario.datasets.options import Options, Shared, stratified
 from fnll.scenario.scenario import Dataset
 from fnll.seeding import numpy_rng
+from fnll.settings import checked
 
 DIGITS_TEST = 360  # of 1,797 samples: 20 %
 DIGITS_MEAN, DIGITS_STD = (0.3054,), (0.3757,)  # measured on the 1,437 training images, values scaled to [0, 1]
@@ -21,6 +23,7 @@ DIGITS_MEAN, DIGITS_STD = (0.3054,), (0.3757,)  # measured on the 1,437 training
 GREY, SIGMA = 127.5, 32.0  # pixel value of the origin and of one standard deviation: four of them reach black and white
 
 
+@checked("dataset")
 def digits(**options: Unpack[Shared]) -> Dataset:
     """The 8x8 handwritten digits that ship with scikit-learn, always split alike: 1,437 to train on, 360 to test on."""
     chosen = Options(**options)
@@ -42,14 +45,17 @@ def digits(**options: Unpack[Shared]) -> Dataset:
     return chosen.apply(dataset)
 
 
+@checked("dataset")
 def synthetic(
     *,
-    samples: int,
-    test_samples: int,
-    classes: int,
-    size: int,
-    channels: int,
-    separation: float,
+    samples: Annotated[int, Field(ge=1, description="the number of training images, at least one per class")],
+    test_samples: Annotated[int, Field(ge=1, description="the number of test images")],
+    classes: Annotated[int, Field(ge=2, description="the number of clusters")],
+    size: Annotated[int, Field(ge=1, description="height and width of an image")],
+    channels: Annotated[int, Field(ge=1, description="colour channels of an image")],
+    separation: Annotated[
+        float, Field(gt=0, description="distance of class means in standard deviations of the noise")
+    ],
     **options: Unpack[Shared],
 ) -> Dataset:
     """Gaussian clusters, one per class, drawn as `channels` x `size` x `size` images around mid-grey.
@@ -60,12 +66,9 @@ def synthetic(
     """
     chosen = Options(**options)
     seed = chosen.seed
-    require_integer("dataset.classes", classes, 2, "the number of clusters")
-    require_integer("dataset.samples", samples, classes, "the number of training images, at least one per class")
-    require_integer("dataset.test_samples", test_samples, 1, "the number of test images")
-    require_integer("dataset.size", size, 1, "height and width of an image")
-    require_integer("dataset.channels", channels, 1, "colour channels of an image")
-    require_positive("dataset.separation", separation, "distance of class means in standard deviations of the noise")
+    require(
+        samples >= classes, f"dataset.samples={samples} is fewer than dataset.classes={classes}: every class needs one"
+    )
     means = _means(classes, channels * size * size, seed) * (separation / np.sqrt(2))
 
     def draw(count: int, part: str) -> tuple[InMemory, Tensor]:

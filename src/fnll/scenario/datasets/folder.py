@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from fnll.errors import UserError, require, require_flag, require_integer
+from fnll.errors import UserError
 from fnll.images import Augmentation, HorizontalFlip, Images, RandomCrop, Transform
 from fnll.scenario.datasets.decoding import Decoder
-from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.options import HeldOut, Options, Padding, Root, Shared, Size, Spread
 from fnll.scenario.datasets.own import Held, federation
 from fnll.scenario.datasets.sites import SUFFIXES, own_tree
 from fnll.scenario.datasets.sources import Source, source_at
 from fnll.scenario.datasets.streaming import store
 from fnll.scenario.scenario import CLEAN, OBSERVED, Dataset
+from fnll.settings import checked
 
 LAYOUT = "dataset.root must name a folder (or a zip file) that holds train/<class>/* and test/<class>/*"
 
@@ -37,30 +39,23 @@ class Tree:
     suffix: str  # of the first training file
 
 
+@checked("dataset")
 def image_folder(
     *,
-    root: str,
+    root: Root,
     name: str,
-    size: int | None,
-    mean: Sequence[float],
-    std: Sequence[float],
-    padding: int,
+    size: Size | None,
+    mean: Annotated[Sequence[float], Field(min_length=3, max_length=3, description="of red, green and blue")],
+    std: Annotated[Sequence[Spread], Field(min_length=3, max_length=3, description="of red, green and blue")],
+    padding: Padding,
     flip: bool,
     streaming: bool,
     clean: bool = True,
-    holdout: float = 0.2,
+    holdout: HeldOut = 0.2,
     **options: Unpack[Shared],
 ) -> Dataset:
     """A tree of images. Samples are sorted by class, so a partition by position is a partition by class."""
     chosen = Options(**options)
-    if size is not None:
-        require_integer("dataset.size", size, 1, "images are resized to size x size; null keeps images of one size")
-    require_integer("dataset.padding", padding, 0, "zeros around an image before a random crop; 0 turns it off")
-    require(
-        len(mean) == len(std) == 3,
-        f"dataset.mean and dataset.std need three numbers each (red, green, blue), got {list(mean)} and {list(std)}",
-    )
-    require_flag("dataset.clean", clean)
     decoder = Decoder(resize=None if size is None else (size, size))
     source = source_at(root, name, LAYOUT)
     augmentations: list[Augmentation] = []
@@ -72,9 +67,6 @@ def image_folder(
     own = own_tree(source, name, trusted=clean)
     if own is not None:
         images = store(source, list(own.names), decoder, streaming=streaming)
-        require(
-            0 < holdout < 1, f"dataset.holdout must be a share between 0 and 1, got {holdout}; 0.2 holds out a fifth"
-        )
         return chosen.apply(federation(own, images, transform, Held(holdout, None, chosen.seed)))
     found = tree(source, decoder, streaming=streaming)
     dataset = Dataset(

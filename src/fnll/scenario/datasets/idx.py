@@ -17,9 +17,10 @@ from fnll.errors import UserError
 from fnll.images import HorizontalFlip, RandomCrop, Transform
 from fnll.scenario.datasets.decoding import kept_of
 from fnll.scenario.datasets.download import ELSEWHERE, obtain
-from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.options import Options, Root, Shared
 from fnll.scenario.datasets.sources import Folder, Source
 from fnll.scenario.scenario import Dataset
+from fnll.settings import checked
 from fnll.system.files import save_array
 
 FILES = {
@@ -29,7 +30,7 @@ FILES = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class IdxKind:
     """One of the two data sets."""
 
     name: str
@@ -54,14 +55,14 @@ class Kind:
         )
 
 
-DIGITS = Kind(
+DIGITS = IdxKind(
     "mnist",
     torchvision.datasets.MNIST,
     "mnist",
     tuple("0123456789"),
     Transform((0.1307,), (0.3081,)),  # FedRN, released code; no augmentation
 )
-GARMENTS = Kind(
+GARMENTS = IdxKind(
     "fashion_mnist",
     torchvision.datasets.FashionMNIST,
     "fashion-mnist",
@@ -70,13 +71,15 @@ GARMENTS = Kind(
 )
 
 
-def mnist(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def mnist(*, root: Root, download: bool, **options: Unpack[Shared]) -> Dataset:
     """MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28 pixels."""
     chosen = Options(**options)
     return chosen.apply(_load(DIGITS, root, download))
 
 
-def mnist32(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def mnist32(*, root: Root, download: bool, **options: Unpack[Shared]) -> Dataset:
     """MNIST as FedFixer trains it: cropped with padding 4 and flipped at 28x28 pixels, then resized to 32x32."""
     chosen = Options(**options)
     dataset = _load(DIGITS, root, download)
@@ -84,13 +87,14 @@ def mnist32(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
     return chosen.apply(replace(dataset, name="mnist32", transform=enlarged))
 
 
-def fashion_mnist(*, root: str, download: bool, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def fashion_mnist(*, root: Root, download: bool, **options: Unpack[Shared]) -> Dataset:
     """Fashion-MNIST: 60,000 training and 10,000 test images of garments, 28x28 pixels."""
     chosen = Options(**options)
     return chosen.apply(_load(GARMENTS, root, download))
 
 
-def _load(kind: Kind, root: str, download: bool) -> Dataset:
+def _load(kind: IdxKind, root: str, download: bool) -> Dataset:
     folder = Folder.at(root, kind.title, kind.advice)
     found = {file: _find(kind, folder, file) for files in FILES.values() for file in files}
     if any(name is None for name in found.values()):
@@ -124,7 +128,7 @@ def _load(kind: Kind, root: str, download: bool) -> Dataset:
     )
 
 
-def _find(kind: Kind, folder: Folder, file: str) -> str | None:
+def _find(kind: IdxKind, folder: Folder, file: str) -> str | None:
     candidates = (f"{place}/{file}{suffix}" for place in kind.folders for suffix in ("", ".gz"))
     return next((name for name in candidates if folder.has(name)), None)
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import pandas as pd
 import torch
+from pydantic import Field
 
-from fnll.errors import UserError, require_integer
+from fnll.errors import UserError
 from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, RandomAffine, Transform
 from fnll.scenario.datasets.decoding import Decoder
-from fnll.scenario.datasets.options import Options, Shared, stratified
+from fnll.scenario.datasets.options import Options, Root, Shared, stratified
 from fnll.scenario.datasets.sources import Folder
 from fnll.scenario.datasets.streaming import store
 from fnll.scenario.datasets.tables import one_hot
 from fnll.scenario.scenario import Dataset
+from fnll.settings import checked
 
 LESIONS = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 HAEMORRHAGES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
+
+Side = Annotated[int, Field(ge=1, description="images are resized to size x size")]
 
 TEST_SHARE = 0.3  # FedNoRo, section 5.1: "a 7:3 split"
 
@@ -36,14 +40,14 @@ ICH_ADVICE = (
 )
 
 
-def isic2019(*, root: str, size: int, streaming: bool, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def isic2019(*, root: Root, size: Side, streaming: bool, **options: Unpack[Shared]) -> Dataset:
     """ISIC 2019: 25,331 dermoscopic images of eight diagnoses.
 
     FedNoRo's random 7:3 split is not published: train.csv and test.csv are used where they exist (columns `image` and
     one per class), otherwise the challenge's ground truth is split 7:3 within every class, always alike.
     """
     chosen = Options(**options)
-    require_integer("dataset.size", size, 1, "images are resized to size x size")
     folder = Folder.at(root, "ISIC 2019", ISIC_ADVICE)
     if folder.has("train.csv") and folder.has("test.csv"):
         train, test = (one_hot(folder, name, "image", LESIONS) for name in ("train.csv", "test.csv"))
@@ -53,14 +57,13 @@ def isic2019(*, root: str, size: int, streaming: bool, **options: Unpack[Shared]
     return chosen.apply(_dataset("isic2019", folder, images, train, test, LESIONS, decoder, streaming))
 
 
-def ich(*, root: str, size: int | None, streaming: bool, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def ich(*, root: Root, size: Side | None, streaming: bool, **options: Unpack[Shared]) -> Dataset:
     """RSNA ICH: 67,969 CT slices with one of five kinds of haemorrhage, split 47,578 to 20,391 by FedNoRo's files.
 
     FedNoRo does not resize: images have the size they were saved with (`size` null).
     """
     chosen = Options(**options)
-    if size is not None:
-        require_integer("dataset.size", size, 1, "images are resized to size x size; null keeps the size they have")
     folder = Folder.at(root, "RSNA ICH", ICH_ADVICE)
     names = [name if folder.has(name) else name.replace(".csv", "_ICH.csv") for name in ("train.csv", "test.csv")]
     train, test = (one_hot(folder, name, "id", HAEMORRHAGES) for name in names)

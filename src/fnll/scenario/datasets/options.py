@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import numpy as np
 import torch
+from pydantic import Field
 
-from fnll.errors import UserError, require_integer
+from fnll.errors import UserError
 from fnll.scenario.scenario import Dataset
 from fnll.seeding import numpy_rng
+from fnll.settings import check_fields
+
+Root = Annotated[str, Field(title="the path of a folder or a zip file", description="as in dataset.root=DIR")]
+Size = Annotated[int, Field(ge=1, description="images are resized to size x size; null keeps images of one size")]
+Padding = Annotated[int, Field(ge=0, description="zeros around an image before a random crop; 0 turns it off")]
+HeldOut = Annotated[
+    float, Field(gt=0, lt=1, description="the part of every client held out where there is no test set")
+]
+Spread = Annotated[float, Field(gt=0)]  # pixels are divided by it
+
+Subset = Annotated[
+    Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, le=1)] | None,
+    Field(
+        title="null, a count of training samples or a fraction in (0, 1]",
+        description="type for example dataset.subset=1000 or dataset.subset=0.1",
+    ),
+]
+Imbalance = Annotated[
+    float,
+    Field(
+        ge=1,
+        description="the size of the largest class over that of the smallest, for example dataset.imbalance=100",
+    ),
+]
+Validation = Annotated[float, Field(gt=0, lt=1, description="type for example dataset.validation=0.1")]
+Seed = Annotated[int, Field(ge=0, description="it decides which samples subset, imbalance and validation pick")]
 
 
 class Shared(TypedDict, total=False):
     """The keyword arguments that every loader takes and hands to `Options`."""
 
-    subset: int | float | None
-    imbalance: float | None
-    validation: float | None
-    seed: int
+    subset: Subset
+    imbalance: Imbalance | None
+    validation: Validation | None
+    seed: Seed
 
 
 @dataclass(frozen=True)
@@ -29,30 +56,13 @@ class Options:
     They apply in this order: long tail, subset (which keeps the tail's shape), validation.
     """
 
-    subset: int | float | None = None  # how many training samples, or which fraction; class shares are kept
-    imbalance: float | None = None  # ratio r of the largest to the smallest class: n_c = n_max * r^(-c / (C - 1))
-    validation: float | None = None  # fraction of the training set held out from the clients, with its observed labels
-    seed: int = 0  # which samples these choices pick
+    subset: Subset = None  # how many training samples, or which fraction; class shares are kept
+    imbalance: Imbalance | None = None  # ratio r of the largest to the smallest class: n_c = n_max * r^(-c / (C - 1))
+    validation: Validation | None = None  # fraction held out from the clients, with its observed labels
+    seed: Seed = 0  # which samples these choices pick
 
     def __post_init__(self) -> None:
-        require_integer("dataset.seed", self.seed, 0, "it decides which samples subset, imbalance and validation pick")
-        if isinstance(self.subset, int) and not isinstance(self.subset, bool):
-            require_integer("dataset.subset", self.subset, 1, "a whole number is a count of training samples")
-        elif self.subset is not None and not (isinstance(self.subset, float) and 0 < self.subset <= 1):
-            raise UserError(
-                f"dataset.subset must be null, a count of training samples or a fraction in (0, 1], got {self.subset}; "
-                f"type for example dataset.subset=1000 or dataset.subset=0.1"
-            )
-        if self.imbalance is not None and not (isinstance(self.imbalance, (int, float)) and self.imbalance >= 1):
-            raise UserError(
-                f"dataset.imbalance must be null or at least 1, got {self.imbalance}; it is the size of the largest "
-                f"class over that of the smallest, for example dataset.imbalance=100"
-            )
-        if self.validation is not None and not (isinstance(self.validation, float) and 0 < self.validation < 1):
-            raise UserError(
-                f"dataset.validation must be null or a fraction in (0, 1), got {self.validation}; "
-                f"type for example dataset.validation=0.1"
-            )
+        check_fields(self, "dataset")
 
     def apply(self, dataset: Dataset) -> Dataset:
         """`dataset` with its training set reduced as asked for, in its published order."""

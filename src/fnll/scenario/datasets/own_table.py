@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Unpack
 
 import torch
-from pydantic import Field
 
 from fnll.errors import UserError, require
 from fnll.images import Augmentation, HorizontalFlip, Images, InMemory, RandomCrop, Transform
 from fnll.scenario.datasets.decoding import Decoder, UnequalError, decoded
-from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.options import HeldOut, Options, Padding, Shared, Size, Spread
 from fnll.scenario.datasets.own import Held, Own, federation
 from fnll.scenario.datasets.rows import Rows, read_rows
 from fnll.scenario.datasets.sources import Source, source_at
@@ -26,10 +25,6 @@ SIDE = 32  # of images of different sizes, unless dataset.size says otherwise
 GREY, SPREAD = 0.5, 0.25  # of every channel, unless dataset.mean and dataset.std say otherwise
 ADVICE = "correct the row, or type dataset.root=DIR for the folder (or zip file) that the names start from"
 
-Size = Annotated[int, Field(ge=1, description="images are resized to size x size; null keeps images of one size")]
-Padding = Annotated[int, Field(ge=0, description="zeros around an image before a random crop; 0 turns it off")]
-Share = Annotated[float, Field(gt=0, lt=1, description="the part of every client held out where there is no test set")]
-
 
 @checked("dataset")
 def table(
@@ -40,10 +35,10 @@ def table(
     ignore: Sequence[str],
     size: Size | None,
     mean: Sequence[float] | None,
-    std: Sequence[float] | None,
+    std: Sequence[Spread] | None,
     padding: Padding,
     flip: bool,
-    holdout: Share,
+    holdout: HeldOut,
     fold: str | None,
     **options: Unpack[Shared],
 ) -> Dataset:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import torch
+from pydantic import Field
 
-from fnll.errors import UserError, require_integer
+from fnll.errors import UserError, require
 from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, RandomResizedCrop, Transform
 from fnll.scenario.datasets.decoding import Decoder
-from fnll.scenario.datasets.options import Options, Shared
+from fnll.scenario.datasets.options import Options, Root, Shared
 from fnll.scenario.datasets.sources import Folder
 from fnll.scenario.datasets.streaming import store
 from fnll.scenario.datasets.tables import labelled
 from fnll.scenario.scenario import Dataset
+from fnll.settings import checked
 
 CLASSES = 50
 TRAIN, TEST = "info/train_filelist_google.txt", "info/val_filelist.txt"
@@ -25,15 +27,22 @@ ADVICE = (
 )
 
 
-def webvision_mini(*, root: str, resize: int, crop: int, streaming: bool, **options: Unpack[Shared]) -> Dataset:
+@checked("dataset")
+def webvision_mini(
+    *,
+    root: Root,
+    resize: Annotated[int, Field(ge=1, description="images are resized to this shorter side before the crop")],
+    crop: Annotated[int, Field(ge=1, description="side of the network's input")],
+    streaming: bool,
+    **options: Unpack[Shared],
+) -> Dataset:
     """mini-WebVision: 65,944 training images with noisy labels, tested on WebVision's 2,500 validation images.
 
     FedRN's training transform is Resize(33), RandomResizedCrop(32), flip. DEVIATION: images are stored as squares, so
     the random crops come from the central square of what Resize(33) leaves; the test transform is exact.
     """
     chosen = Options(**options)
-    require_integer("dataset.crop", crop, 1, "side of the network's input")
-    require_integer("dataset.resize", resize, crop, "images are resized to this shorter side before the crop")
+    require(resize >= crop, f"dataset.resize must be a whole number of at least {crop} (dataset.crop), got {resize}")
     folder = Folder.at(root, "mini-WebVision", ADVICE)
     folder.require([TRAIN, TEST])
     test_folder = next((name for name in TEST_FOLDERS if folder.has(name)), None)
