@@ -52,7 +52,8 @@ def contents(store: Path) -> dict[str, Any]:
 
 def _content(folder: Path) -> dict[str, Any]:
     def untimed(row: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in row.items() if not key.startswith("time/")}
+        timed = ("time/", "files", "checksum")  # the hashes are of files with times in them
+        return {key: value for key, value in row.items() if not key.startswith(timed)}
 
     return {
         "summary": untimed(json.loads((folder / "summary.json").read_text())),

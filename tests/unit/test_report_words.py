@@ -223,6 +223,8 @@ def test_a_name_does_for_a_row_everywhere(tmp_path):
     assert analyse(store, reference="FedProx").reference == "fedprox"
     assert store.only(["FedProx", "fedavg"]).order == ("fedprox", "fedavg")
     assert difference_table(analyse(store)).title.startswith("Difference to FedAvg: ")
+    both = next(table for table in all_tables(analyse(store)) if table.name == "main_best_last")
+    assert [row.label for row in both.rows] == ["FedAvg · best", "FedAvg · last", "FedProx · best", "FedProx · last"]
 
 
 # --- rows that are other rows, and warnings ---------------------------------------------------------------------------
@@ -269,8 +271,7 @@ def test_warnings_are_footnotes_of_every_table_and_of_the_page(tmp_path):
                 if method == "fedcorr" and seed
                 else []
             )
-            spent = {"logger": "fnll.executors.agenda", "text": "a worker died"}
-            warn(tmp_path, run_id, few, far, spent, *own)
+            warn(tmp_path, run_id, few, far, *own)
     analysis = analyse(load(tmp_path))
     expected = (
         "Warning: only 4 clients.",

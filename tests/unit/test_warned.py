@@ -63,6 +63,16 @@ def test_each_is_kept_once_and_survives_a_resume(tmp_path):
     assert all(json.loads(line) for line in (tmp_path / "warnings.jsonl").read_text().splitlines())
 
 
+def test_what_the_machinery_says_is_told_but_not_kept(tmp_path):
+    told = []
+    with listening(lambda text, _: told.append(text)) as warned:
+        warned.keep_in(tmp_path, {})
+        logging.getLogger("fnll.executors.agenda").warning("a worker died")
+        logging.getLogger("fnll.harness.config").warning("no paper has settings")
+    assert told == list(warned.found) == ["a worker died", "no paper has settings"]
+    assert texts(tmp_path) == ["no paper has settings"]  # a killed and resumed run has the folder of another
+
+
 def test_plugins_count_and_others_do_not(tmp_path):
     config = {"method": {"_target_": "mine.Better", "usual": {"_target_": "yours.Other"}}}
     with listening() as warned:

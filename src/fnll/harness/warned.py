@@ -17,6 +17,10 @@ from fnll.scenario.scenario import Dataset, Scenario, Truth
 from fnll.system.files import open_own, write_atomic
 from fnll.system.notices import forget
 
+# Who warns of the machinery: a worker that died, a checkpoint that was damaged, an upload to come. It changes no
+# number, and a run that was killed and resumed has the folder of one that was not; so it is said, but not kept.
+MACHINERY = ("fnll.executors", "fnll.system", "fnll.harness", "fnll.cli", "fnll.sweep")
+SETTINGS = "fnll.harness.config"  # except for what was asked for and could not be had
 PYTHONS = "py.warnings"  # the logger that Python's own warnings go to once they are captured
 remarks = logging.getLogger("fnll.scenario.card")
 
@@ -45,7 +49,7 @@ class Warned(logging.Handler):
             return
         about = getattr(record, "about", "")
         self.found[text] = {"logger": record.name, "text": text, **({"about": about} if about else {})}
-        if self.path is not None:
+        if self.path is not None and _lasting(record.name):
             with open_own(self.path, "a") as file:
                 file.write(_line(self.found[text]))
         if self.tell is not None:
@@ -56,8 +60,8 @@ class Warned(logging.Handler):
         self.packages |= set(plugins_of(config))
         self.recall(folder)
         self.path = folder / WARNINGS
-        if self.found:
-            write_atomic(self.path, "".join(map(_line, self.found.values())))
+        if kept := [_line(notice) for notice in self.found.values() if _lasting(notice["logger"])]:
+            write_atomic(self.path, "".join(kept))
 
     def recall(self, folder: Path) -> None:
         """Count what earlier attempts at the run warned of."""
@@ -68,6 +72,11 @@ class Warned(logging.Handler):
             source = record.getMessage().partition(": ")[0]  # FILE:LINE
             return any(f"/{package}/" in source or f"/{package}.py:" in source for package in self.packages)
         return record.name.split(".")[0] in self.packages
+
+
+def _lasting(logger: str) -> bool:
+    """Whether a warning says something about the result."""
+    return logger == SETTINGS or not any(logger == name or logger.startswith(f"{name}.") for name in MACHINERY)
 
 
 def _line(notice: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from fnll.report.analysis import Analysis, analyse
 from fnll.report.footnotes import metric_label
 from fnll.report.table import Row, Table
-from fnll.report.tables import main_table
+from fnll.report.tables import NOISE_ROW, main_table
 
 RULES = {"best": "best", "last10": "last"}
 
@@ -20,7 +20,7 @@ def best_last_table(analysis: Analysis) -> Table:
     first = parts["best"]
     rows: list[Row] = []
     for lines in zip(*(part.rows for part in parts.values()), strict=True):
-        if lines[0].label in analysis.store.methods:
+        if lines[0].label != NOISE_ROW:
             rows += [replace(row, label=f"{row.label} · {RULES[rule]}") for rule, row in zip(parts, lines, strict=True)]
     return Table(
         "main_best_last",

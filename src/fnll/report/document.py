@@ -10,8 +10,9 @@ from pathlib import Path
 from fnll.report.analysis import Analysis, analyse
 from fnll.report.beside import Others
 from fnll.report.best_last import best_last_table
-from fnll.report.common import settings_table
+from fnll.report.common import caption, settings_table
 from fnll.report.figures import encode
+from fnll.report.footnotes import caveats
 from fnll.report.gallery import Plate, gallery
 from fnll.report.html import Picture, page
 from fnll.report.latex import latex_document, to_latex
@@ -63,7 +64,14 @@ def all_tables(analysis: Analysis, targets: Sequence[float] = TARGETS) -> list[T
         found.append(detection_table(store))
     found += [settings_table(store), scenario_table(store), method_table(analysis)]
     missing = missing_table(store)
-    return [*found, missing] if missing.rows else found
+    return [dressed(table, analysis) for table in ([*found, missing] if missing.rows else found)]
+
+
+def dressed(table: Table, analysis: Analysis) -> Table:
+    """A table of numbers with what was compared and what may spoil it, if it does not say so already."""
+    if table.words or table.caption:
+        return table
+    return replace(table, caption=caption(analysis.store), caveats=caveats(analysis))
 
 
 def write(
@@ -80,7 +88,7 @@ def write(
     `label` is the headline's \label in LaTeX; those of the other tables start with it.
     """
     others = others or Others()
-    made = [*all_tables(analysis, targets), *others.tables]
+    made = [*all_tables(analysis, targets), *(dressed(table, analysis) for table in others.tables)]
     if label:
         made = [replace(made[0], label=label), *(replace(table, label=f"{label}-{table.name}") for table in made[1:])]
     _write_tables(made, out)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fnll.report.store import Store
 from fnll.report.words import counted, listed
 
-# Who warns of the machinery: a worker that died, a checkpoint that was damaged, an upload to come. It changes no number
-# (a resumed run is the run), so it stays in the run's folder.
-MACHINERY = ("fnll.executors", "fnll.system", "fnll.harness", "fnll.cli", "fnll.sweep")
-SETTINGS = "fnll.harness.config"  # except for what was asked for and could not be had
 SCENARIO = "fnll.scenario"
 FEW = 3  # columns that a note names
 
@@ -30,9 +26,7 @@ def warning_notes(store: Store) -> list[str]:
     groups: dict[tuple[str, str], Group] = {}
     for run_id, method, cell, warnings in store.runs[["run_id", "method", "cell", "warnings"]].itertuples(index=False):
         for logger, text, about in warnings:
-            if _below(logger, MACHINERY) and not _below(logger, [SETTINGS]):
-                continue
-            who = "" if _below(logger, [SCENARIO]) else method
+            who = "" if logger == SCENARIO or logger.startswith(f"{SCENARIO}.") else method
             group = groups.setdefault((who, about or text), Group())
             group.texts[text] = None
             group.runs.add(run_id)
@@ -49,10 +43,6 @@ def warning_notes(store: Store) -> list[str]:
         if who
     ]
     return scenarios + methods
-
-
-def _below(logger: str, names: Sequence[str]) -> bool:
-    return any(logger == name or logger.startswith(f"{name}.") for name in names)
 
 
 def _text(about: str, group: Group) -> str:
