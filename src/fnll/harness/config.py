@@ -277,7 +277,8 @@ def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
         return UserError(f"there is no paper={name}; {nearest(name, worlds(folders(config_dirs)))}")
     if missing:
         group, name = missing["group"], missing["name"]
-        hint = nearest(name, options(group, config_dirs)) if group in GROUPS else "see `fnll run --help`"
+        known = options(group, config_dirs) if group.partition("/")[0] in GROUPS else {}
+        hint = nearest(name, known) if known else "see `fnll run --help`"
         return UserError(f"there is no {group} called {name!r}; {hint}")
     unknown = re.search(r"Could not override '(?P<key>[^']+)'", text) or re.search(
         r"Key '(?P<key>[^']+)' is not in", text

@@ -145,7 +145,7 @@ def with_cell(want: Flat, cell: Flat) -> Flat:
             node = place or group
             done = {key: old for key, old in done.items() if key != node and not key.startswith(f"{node}.")}
             chosen = inherited(_option(group, value))
-            done |= {f"{node}.{key}": leaf for key, leaf in _leaves(chosen) if key != "defaults"}
+            done |= {f"{node}.{key}": leaf for key, leaf in _leaves(chosen) if key not in ("defaults", "name")}
             done |= {} if place else {node: value}
         else:
             done[name] = value

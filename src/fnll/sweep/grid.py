@@ -23,7 +23,9 @@ from omegaconf import OmegaConf
 
 from fnll.errors import UserError, require
 from fnll.harness.config import command, compose, explain, options
+from fnll.harness.label import flattened
 from fnll.harness.trust import allowed
+from fnll.sweep.tables import PAPER, asked_size, is_table, selected, smaller
 
 CELLS = "cells"
 EXPERIMENT, METHOD, SEED = "experiment", "method", "seed"
@@ -64,6 +66,7 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
     dirs = tuple(Path(folder).resolve() for folder in config_dirs)
     own = parse(words, dirs)
     control = _control(own)
+    mini = asked_size(own)
     found: list[tuple[Assignment, str]] = []
     settings: dict[str, Any] = {}
     for experiment in own.pop(EXPERIMENT, [""]):
@@ -71,7 +74,14 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
         base = compose([*chosen.values(), *control], dirs)
         node: Any = OmegaConf.to_container(base.cfg.sweep)
         settings = settings or node
-        for assignment in _assignments(node, own, dirs):
+        cells, rest = _cells(node[CELLS]), dict(own)
+        if mini:
+            world, cells = smaller(cells, _value(rest.pop(PAPER, [base.choices[PAPER]])[0]), node["mini"])
+            chosen = {**chosen, PAPER: f"{PAPER}={world}"}
+            node = OmegaConf.to_container(compose([*chosen.values(), *control], dirs).cfg.sweep)  # with its trials
+        if is_table(node[CELLS]):
+            cells, rest = selected(cells, rest)
+        for assignment in _assignments(cells, node, rest, dirs):
             found.append(({**chosen, **assignment}, base.name))
     unique = {tuple(assignment.values()): (assignment, name) for assignment, name in found}
     labels = _labels([assignment for assignment, _ in unique.values()], dirs)
@@ -140,10 +150,11 @@ def _control(own: dict[str, list[str]]) -> list[str]:
     return [own.pop(key)[0] for key in keys]
 
 
-def _assignments(node: Mapping[str, Any], own: dict[str, list[str]], dirs: Sequence[Path]) -> list[Assignment]:
+def _assignments(
+    cells: list[Assignment], node: Mapping[str, Any], own: dict[str, list[str]], dirs: Sequence[Path]
+) -> list[Assignment]:
     """The product of cells, params and own words."""
     params = parse((f"{key}={value}" for key, value in (node["params"] or {}).items()), dirs)
-    cells = _cells(node[CELLS])
     both = sorted({key for cell in cells for key in cell} & set(params))
     require(not both, f"{', '.join(both)} is in sweep.cells and in sweep.params; leave it in one of them")
     axes: dict[str, list[Assignment]] = {CELLS: [_without(cell, own) for cell in cells]}
@@ -167,7 +178,7 @@ def _without(cell: Assignment, own: Iterable[str]) -> Assignment:
 def _cells(cells: Any) -> list[Assignment]:
     if not isinstance(cells, list) or not cells or not all(isinstance(cell, dict) for cell in cells):
         raise UserError(f"sweep.cells is a list of mappings such as [{{noise.rho: 0.4, noise.tau: 0}}], got {cells}")
-    return [{key.lstrip("+~"): _word(key, value) for key, value in cell.items()} for cell in cells]
+    return [{key.lstrip("+~"): _word(key, value) for key, value in cell.items()} for cell in flattened(cells)]
 
 
 def _word(key: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Per-class losses as a sign of noisy clients (FedNoRo, section 3.2)."""
+"""Per-class losses as a sign of noisy clients (FedNoRo, section 4.1)."""
 
 from __future__ import annotations
 
