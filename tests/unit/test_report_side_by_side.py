@@ -28,8 +28,8 @@ def fact(name: str, value: object, t: int = 1, stage: str = "train") -> dict[str
 def test_best_and_last_stand_below_each_other(tmp_path: Path) -> None:
     for method, curve in (("fedavg", [0.5, 0.9, 0.4]), ("fedcorr", [0.6, 0.6, 0.6])):
         write_run(tmp_path, method, curve)
-    table = best_last_table(analyse(load(tmp_path)))
-    assert [row.label for row in table.rows] == ["fedavg · best", "fedavg · last", "fedcorr · best", "fedcorr · last"]
+    table = best_last_table(analyse(load(tmp_path).renamed({"fedcorr": "Ours"})))
+    assert [row.label for row in table.rows] == ["fedavg · best", "fedavg · last", "Ours · best", "Ours · last"]
     assert [row.entries[0].text for row in table.rows] == ["90.00", "60.00", "60.00", "60.00"]
     assert set(table.data["select"]) == {"best", "last10"}
 

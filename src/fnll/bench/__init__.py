@@ -31,5 +31,6 @@ SUITES = {
     "stage1": Suite("FedCorr's one-client rounds, evaluated after each", "fnll.bench.stage1", 5),
     "lid": Suite("local intrinsic dimensionality against numpy", "fnll.bench.lid", 5),
     "memory": Suite("peak memory and checkpoints against the number of clients", "fnll.bench.memory", 1),
+    "passes": Suite("models sent and passes over the data, as FedRN's table 10 counts them", "fnll.bench.passes", 1),
     "grid": Suite("twenty runs, one or two at a time", "fnll.bench.sweeps", 2),
 }

@@ -73,7 +73,7 @@ def overlays(store: Store, path: Path) -> list[Overlay]:
             rounds = int(runs["rounds"].max())
             steps = store.metrics[store.metrics["run_id"].isin(runs["run_id"])]
             ours = steps.rename(columns={STEP: "x", METRIC: "y"})[["run_id", "x", "y"]]
-            found.append(Overlay(str(method), str(cell), ours, _aligned(theirs, rounds)))
+            found.append(Overlay(store.name(str(method)), str(cell), ours, _aligned(theirs, rounds)))
     if not found:
         names = ", ".join(sorted(set(frame["method"].astype(str))))
         raise UserError(

@@ -99,7 +99,7 @@ def _compared(store: Store, printed: Printed, runs: Sequence[tuple[Any, dict[str
             ids = [str(row.run_id) for row, _ in mine]
             if known := values_of(store, record, ids):
                 reasons = tuple(_reasons(record, [settings for _, settings in mine]))
-                cells.append(Beside(record, method, tuple(known.values()), tuple(known), reasons))
+                cells.append(Beside(record, store.name(method), tuple(known.values()), tuple(known), reasons))
     return Comparison(printed, (*cells, *_means_of_rows(printed, cells)))
 
 

@@ -33,7 +33,7 @@ def side_by_side(analysis: Analysis, cell: str) -> Iterator[tuple[str, str, Figu
     here = store.metrics[(store.metrics["cell"] == cell) & (store.metrics["status"] == Status.FINISHED)]
     if len(here) and (here.groupby("method", observed=True)["stage"].nunique() >= FEWEST_STAGES).any():
         caption = f"Accuracy against client updates with the borders of stages, {cell} (compare FedCorr, figure 9)"
-        yield "stages", caption, stages(here)
+        yield "stages", caption, stages(here, names=store.names)
     networks = {network_of(store, run_id): run_id for run_id in _with_fact(store, _finished(store), "cumulative_lid")}
     if len(networks) > 1:
         caption = "Cumulative LID by network (compare FedCorr, figure 5)"

@@ -19,7 +19,7 @@ from fnll.plotting.palette import COLOURS, looks
 from fnll.plotting.style import legend_below, panels, styled, whole_numbers
 from fnll.report.analysis import Analysis
 from fnll.report.figures.clients import density, levels, mixture, recorded, similarity_panel
-from fnll.report.figures.lines import band
+from fnll.report.figures.lines import NAMELESS, Names, band
 from fnll.report.folders import read_run
 from fnll.report.mixtures import Indicator, indicators, rates_of
 from fnll.report.store import Store
@@ -50,10 +50,13 @@ def alone_and_inside(analysis: Analysis, outer: str = "fedcorr") -> Figure:
                     [scale * float(known[part].get((row, cell), np.nan)) for cell in cells] for part in ("mean", "std")
                 )
                 place = np.arange(len(cells)) + 0.4 * shift - 0.2
-                label = f"with {outer}" if shift else "alone"
+                label = f"with {analysis.store.name(outer)}" if shift else "alone"
                 ax.bar(place, means, 0.38, yerr=np.nan_to_num(stds), color=colour, error_kw={"lw": 0.8}, label=label)
             ax.set_xticks(range(len(cells)), cells, rotation=20 if len(cells) > 3 else 0, fontsize=7)
-            ax.set(title=inner, ylabel=f"{metric_of(analysis.metric).words} (%)" if scale == 100 else analysis.metric)
+            ax.set(
+                title=analysis.store.name(inner),
+                ylabel=f"{metric_of(analysis.metric).words} (%)" if scale == 100 else analysis.metric,
+            )
             ax.grid(axis="x", visible=False)
         legend_below(figure, axes[:1])
     return figure
@@ -78,7 +81,9 @@ def network_of(store: Store, run_id: str) -> str:
     return read_run(Path(str(path))).choices.get("model", "?")
 
 
-def stages(frame: pd.DataFrame, y: str = "test/accuracy", bordering: str | None = None) -> Figure:
+def stages(
+    frame: pd.DataFrame, y: str = "test/accuracy", bordering: str | None = None, names: Names = NAMELESS
+) -> Figure:
     """Curves against client updates; each ends in a dot where its budget does, dotted lines are the borders between
     stages of `bordering`, by default the row with most stages (FedCorr, figure 9). Give it the rows of one cell.
     """
@@ -90,7 +95,7 @@ def stages(frame: pd.DataFrame, y: str = "test/accuracy", bordering: str | None 
         figure, (ax,) = panels(1, width=6.4, height=3.6)
         for method in methods:
             line, look = band(whole[whole["method"] == method], UPDATES, y), styles[method]
-            ax.plot(line.x, line.mean, color=look.colour, linestyle=look.dash, label=method)
+            ax.plot(line.x, line.mean, color=look.colour, linestyle=look.dash, label=names.get(method, method))
             ax.plot(line.x[-1:], line.mean[-1:], color=look.colour, marker="o", markersize=5)
             ax.fill_between(line.x, line.mean - line.std, line.mean + line.std, color=look.colour, alpha=0.12, lw=0)
         for border in borders(whole[whole["method"] == bordering]):
@@ -128,7 +133,7 @@ def local_models(store: Store, run_ids: Sequence[str]) -> Figure:
             known = values[np.isfinite(values)]
             ax.axhline(float(np.mean(known)), color="#333333", lw=1, linestyle="dashed")
             row = store.runs[store.runs["run_id"] == run_id].iloc[0]
-            ax.set_title(f"{row['method']}: mean {np.mean(known):.1%}, std {np.std(known):.1%}", fontsize=8)
+            ax.set_title(f"{store.name(row['method'])}: mean {np.mean(known):.1%}, std {np.std(known):.1%}", fontsize=8)
             ax.set(xlabel="client, sorted by label noise", ylabel="test accuracy", ylim=(0, 1))
             ax.yaxis.set_major_formatter(PercentFormatter(1.0))
             whole_numbers(ax.xaxis)
