@@ -15,15 +15,15 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fnll.harness.status import Status
 from fnll.report import analyse, load, write
-from fnll.report.folders import FINISHED
 from fnll.report.store import Store
 
 
-def results(store: Store, runs: Path) -> list[dict]:
+def results(store: Store, runs: Path) -> list[dict[str, object]]:
     """What identifies each finished run, and its summary."""
     lines = []
-    for run in store.runs[store.runs["status"] == FINISHED].sort_values(["method", "cell", "seed"]).itertuples():
+    for run in store.runs[store.runs["status"] == Status.FINISHED].sort_values(["method", "cell", "seed"]).itertuples():
         summary = json.loads((runs / str(run.run_id) / "summary.json").read_text())
         command = re.sub(r" (runs_dir|dataset\.root)=\S+", "", str(run.command))  # wherever things lay
         lines.append({"cell": run.cell, "commit": run.commit, "command": command, **summary})

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +53,7 @@ def table(store: Path, noise: str, sites: int, seed: int) -> Path:
         cfg = compose([*NOISE[noise], f"num_clients={sites}", f"seed={seed}"]).cfg
         dataset = made(cfg.dataset, "dataset")
         scenario, truth = scenario_of(cfg, dataset)
+        assert truth.labels is not None
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
@@ -81,6 +82,8 @@ def heard(store: Path, file: Path, method: str, sites: int, seed: int) -> Iterat
 
 def scores(run: Run, one: Member) -> dict[str, float]:
     """The detector's scores: of its list, of its levels, of its corrections."""
+    assert run.dataset.reviewed is not None
+    assert run.dataset.owners is not None
     observed, clean = run.scenario.labels.numpy(), run.dataset.reviewed.numpy()
     owners = run.dataset.owners.numpy()
     true = [float((observed != clean)[owners == k].mean()) for k in range(len(run.scenario.shards))]
@@ -104,7 +107,13 @@ def measure(store: Path, seeds: int, sites: list[int], wanted: list[str], noises
                     try:
                         for run, one in heard(store, table(store, noise, count, seed), method, count, seed):
                             judge = one.judges_samples
-                            row = {"noise": noise, "sites": count, "seed": seed, "method": one.name, "judges": judge}
+                            row: dict[Hashable, object] = {
+                                "noise": noise,
+                                "sites": count,
+                                "seed": seed,
+                                "method": one.name,
+                                "judges": judge,
+                            }
                             done.append({**row, **{key: scores(run, one).get(key) for key in KEYS}})
                     except UserError as error:
                         print(f"{method} takes no part: {error}", flush=True)
@@ -131,6 +140,7 @@ def human(store: Path, folder: str, subset: int = 5000) -> None:
         cfg = compose([*words, f"noise.labels={labels}", f"dataset.subset={subset}", "num_clients=10"]).cfg
         dataset = made(cfg.dataset, "dataset")
         scenario, truth = scenario_of(cfg, dataset)
+        assert truth.labels is not None
         path = store / "tables" / f"cifar10n-{labels}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         images = store / "tables" / f"cifar10n-{labels}"

@@ -13,22 +13,25 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 from by_noise_rate import BANDS
-from torch import Tensor
+from torch import Tensor, nn
 
 from fnll.executors import Serial
-from fnll.federation import Federation, Ledger, Totals
+from fnll.federation import Federation
+from fnll.fit import fit
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import compose
 from fnll.harness.diagnostics import precision_recall
 from fnll.harness.execute import execute
 from fnll.harness.folder import RunFolder
 from fnll.harness.prepare import Run, prepare
-from fnll.methods.fedrn import FedRN, NeighbourState
+from fnll.local import Fit
+from fnll.methods.fedrn import FedRN, HeadTuning, NeighbourState
 from fnll.methods.fedrn_reliability import ensemble, shares
 from fnll.types import Client
 
@@ -39,11 +42,11 @@ def elections(run: Run) -> pd.DataFrame:
     assert isinstance(method, FedRN)
     assert truth.labels is not None
     folder = RunFolder(Path(run.cfg.runs_dir) / run.run_id)
-    restored = Checkpoints(folder.path / "checkpoint", folder.run_id).load(folder.lengths())
+    restored = Checkpoints(folder.path / "checkpoint", folder.run_id).load(folder.disagreement)
     assert restored is not None
     state, t = restored.snapshot.state, restored.snapshot.t
     assert isinstance(state, NeighbourState)
-    fed = Federation(run.world, Serial(scenario), {}, Ledger(), Totals(), run.budget, run.cfg.seed, t)
+    fed = Federation(run.world, Serial(scenario), budget=run.budget, seed=run.cfg.seed, t=t)
     cohort = sorted(state.locals)
     rows = []
     for c, panel in zip(cohort, method._panels(state, fed, cohort), strict=True):
@@ -65,16 +68,25 @@ def ballots(
     auxiliary = client.subset(chosen if chosen.any() else everyone)
     ideal = client.subset(right if right.any() else everyone)
     received = [method.posterior(method.net.load(peer), client) for peer in nets[1:]]
-    tuned = [method.posterior(method.tuned(peer, auxiliary), client) for peer in nets[1:]]
-    told = [method.posterior(method.tuned(peer, ideal), client) for peer in nets[1:]]
+    after = [method.posterior(tuned(method, peer, client, auxiliary), client) for peer in nets[1:]]
+    told = [method.posterior(tuned(method, peer, client, ideal), client) for peer in nets[1:]]
     among = shares(scores[1:])
     return {
         "own": chosen,
         "received": ensemble(torch.stack(received), among) > 0.5,
-        "tuned": ensemble(torch.stack(tuned), among) > 0.5,
+        "tuned": ensemble(torch.stack(after), among) > 0.5,
         "tuned on truth": ensemble(torch.stack(told), among) > 0.5,
-        "FedRN": ensemble(torch.stack([own, *tuned]), shares(scores)) > 0.5,
+        "FedRN": ensemble(torch.stack([own, *after]), shares(scores)) > 0.5,
     }
+
+
+def tuned(method: FedRN, peer: dict[str, Tensor], client: Client, auxiliary: Client) -> nn.Module:
+    """A neighbour's network after its head saw the auxiliary set, as FedRN does it."""
+    net = method.net.load(peer)
+    if method.finetune_epochs:
+        spec = replace(method.local, epochs=method.finetune_epochs, keep_optimizer=False)
+        fit(Fit(HeadTuning(net, spec, client.t, body_mode=method.body_mode), auxiliary, ("head",)))
+    return net
 
 
 def pooled(pairs: pd.Series) -> str:
