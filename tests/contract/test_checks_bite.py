@@ -13,7 +13,7 @@ from torch import nn
 from fnll.lengths import Length
 from fnll.methods.fedavg import FedAvg
 from fnll.scenario.scenario import Scenario, Truth
-from fnll.testing import CHECKS, Subject, TinyWorld, run_check
+from fnll.testing import CHECKS, Subject, TinyWorld, run_check, subject_of
 from fnll.types import State, Update
 from fnll.weights import Weights, mean, scale
 
@@ -372,3 +372,12 @@ def test_a_method_that_declines_a_short_run_or_has_shares_is_itself():
 
 def test_the_methods_that_are_checked_are_those_of_this_file():
     assert type(subject(Lazy).method(TinyWorld())) is Lazy
+
+
+def test_a_method_that_states_no_limit_law_gets_no_tick() -> None:
+    result = run_check(subject(Lazy), CHECKS["limit_laws"])
+    assert (result.outcome, "limit_laws" in result.detail) == ("unstated", True)
+
+
+def test_a_limit_law_is_about_the_model_that_is_judged() -> None:
+    assert run_check(subject_of("coteaching"), CHECKS["limit_laws"]).outcome == "passed"

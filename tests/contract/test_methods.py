@@ -20,7 +20,7 @@ def test_contract(name, check, subjects):
     result = run_check(subjects[name], CHECKS[check])
     if result.outcome == "excused":
         pytest.xfail(result.detail)
-    assert result.outcome == "passed", result.detail
+    assert result.outcome in ("passed", "unstated"), result.detail
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,10 @@ def test_a_package_takes_a_second_method(tmp_path, monkeypatch):
     assert Path("my-ideas/pyproject.toml").read_text() == before
     node = yaml.safe_load(Path("my-ideas/src/my_ideas/configs/method/second.yaml").read_text())
     assert node["_target_"] == "my_ideas.second.Second"
-    assert Path("my-ideas/tests/test_second.py").exists()
+    assert "Second" in Path("my-ideas/tests/test_second.py").read_text()
+    contract = Path("my-ideas/tests/test_second_contract.py").read_text()
+    assert "Second" not in contract, "it must survive another class in the place of the example"
+    assert 'subject_of("second")' in contract
     with pytest.raises(UserError, match="exists already; nothing was written"):
         new.main(["method", "second", "--package", "my-ideas"])
 

@@ -159,3 +159,12 @@ def test_the_fingerprint_covers_images_labels_and_shards():
     assert build(brighter, Iid(1), NoNoise(), num_clients=10, seed=0)[0].fingerprint != base
     assert build(data, Iid(1), NoNoise(), num_clients=9, seed=0)[0].fingerprint != base
     assert build(data, Iid(1), RhoTau(1.0, 0.5, "exact", "all"), num_clients=10, seed=0)[0].fingerprint != base
+
+
+def test_a_partition_that_disagrees_with_num_clients_is_refused() -> None:
+    def four(labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]:
+        return np.array_split(np.arange(len(labels)), 4)
+
+    assert len(build(dataset(), four, NoNoise(), num_clients=4, seed=0)[0].shards) == 4
+    with pytest.raises(UserError, match="gives 4 clients where num_clients=20; type num_clients=4"):
+        build(dataset(), four, NoNoise(), num_clients=20, seed=0)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fnll.testing import CHECKS, Result, check_method, subject_of
 
-MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "excused": "[yellow]–[/]"}
+MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "excused": "[yellow]–[/]", "unstated": "–"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="for CI: one JSON object a line and check; outcome is passed, failed, excused or untried",
+        help="for CI: one JSON object a line and check; outcome is passed, failed, excused, unstated or untried",
     )
     args = parser.parse_args(argv)
     results = []
@@ -49,6 +49,8 @@ def _conclude(console: Console, method: str, results: list[Result]) -> None:
     held = f"{number['passed']} of {len(results)} checks hold"
     if number["excused"]:
         held += f", {number['excused']} excused"
+    if number["unstated"]:
+        held += f", {number['unstated']} not stated"
     if number["untried"]:
         console.print(f"[red]the method cannot be made[/]: {number['untried']} further checks were not tried")
     elif number["failed"]:
@@ -61,7 +63,8 @@ def _conclude(console: Console, method: str, results: list[Result]) -> None:
 
 def _show(console: Console, result: Result) -> None:
     check = result.check
-    console.print(f"{MARKS[result.outcome]} [bold]{check.name}[/]  {check.promise}", soft_wrap=True)
+    said = f"not stated: {result.detail}" if result.outcome == "unstated" else check.promise
+    console.print(f"{MARKS[result.outcome]} [bold]{check.name}[/]  {said}", soft_wrap=True)
     if result.outcome == "failed":
         console.print(f"    what happened   {result.detail}", soft_wrap=True, markup=False)
         console.print(f"    why it matters  {check.stakes}", soft_wrap=True, markup=False)

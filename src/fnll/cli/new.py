@@ -105,6 +105,7 @@ def in_package(folder: Path, name: str) -> list[Path]:
         source / f"{name}.py": "method.py",
         source / configs / f"method/{name}.yaml": "method.yaml",
         folder / f"tests/test_{name}.py": "test_method.py",
+        folder / f"tests/test_{name}_contract.py": "test_contract.py",
         folder / f"docs/{name}.md": "method.md",
     }
     return _write(targets, name=name, module=f"{inner}.{name}", package=inner)

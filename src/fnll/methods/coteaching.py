@@ -39,6 +39,7 @@ class CoTeaching(FedAvg):
         "a second network, sent, trained and averaged beside the first: twice the traffic and the training",
     )
     short_run: ClassVar[dict[str, Any]] = {"gradual": 3}
+    limit_laws: ClassVar[dict[str, dict[str, Any]]] = {"τ = 0: nothing is left out": {"forget_rate": 0.0}}
 
     forget_rate: Annotated[float, Field(ge=0, lt=1, description="τ: the share of each batch left out in the end")]
     gradual: Annotated[int, Field(ge=0, description="T_k: rounds until forget_rate is reached; 0 is at once"), Length()]

@@ -40,7 +40,7 @@ class DivideMix(FedAvg):
 
     privileges: ClassVar[tuple[str, ...]] = ("two networks, both sent and returned in every round",)
     short_run: ClassVar[dict[str, Any]] = {"warmup": 2, "ramp": 2.0}
-    limit_laws: ClassVar[dict[str, dict[str, Any]]] = {}  # its state holds two networks; see the page
+    limit_laws: ClassVar[dict[str, dict[str, Any]]] = {}  # two networks are judged together; see the page
 
     warmup: Annotated[int, Field(ge=0, description="rounds of cross-entropy before samples are divided"), Length()]
     warmup_epochs: Annotated[int, Field(ge=1, description="local epochs of the warm-up; null: as later")] | None

@@ -106,7 +106,13 @@ def _parts(dataset: Dataset, partition: Partition, num_clients: int, seed: int) 
             f"num_clients={num_clients} is more than the {available} training samples of {dataset.name}; "
             f"type num_clients={available} or fewer"
         )
-    return partition(dataset.labels.numpy(), num_clients, seed)
+    parts = partition(dataset.labels.numpy(), num_clients, seed)
+    if len(parts) != num_clients:  # tables would call the same federation by two names
+        raise UserError(
+            f"the partition {type(partition).__name__} gives {len(parts)} clients where num_clients={num_clients}; "
+            f"type num_clients={len(parts)}"
+        )
+    return parts
 
 
 def clean_of(dataset: Dataset) -> Tensor | None:

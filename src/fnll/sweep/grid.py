@@ -25,6 +25,7 @@ from fnll.errors import UserError, require
 from fnll.harness.config import command, compose, explain, options
 from fnll.harness.label import flattened
 from fnll.harness.trust import allowed
+from fnll.sweep import for_methods
 from fnll.sweep.tables import PAPER, asked_size, is_table, selected, smaller
 
 CELLS = "cells"
@@ -65,7 +66,7 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
     """The runs that these words ask for. Duplicates are dropped; the seed varies slowest, the method fastest."""
     dirs = tuple(Path(folder).resolve() for folder in config_dirs)
     own = parse(words, dirs)
-    control = _control(own)
+    control, special = _control(own), for_methods.taken_from(own, dirs)
     mini = asked_size(own)
     found: list[tuple[Assignment, str]] = []
     settings: dict[str, Any] = {}
@@ -82,7 +83,11 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
         if is_table(node[CELLS]):
             cells, rest = selected(cells, rest)
         for assignment in _assignments(cells, node, rest, dirs):
-            found.append(({**chosen, **assignment}, base.name))
+            its = special.get(_value(assignment.get(METHOD, base.name)), {})
+            found += [({**chosen, **one}, base.name) for one in for_methods.extended(assignment, its)]
+    methods = [_value(assignment.get(METHOD, name)) for assignment, name in found]
+    for_methods.require_used(special, methods)
+    for_methods.require_shared(own, methods, dirs)
     unique = {tuple(assignment.values()): (assignment, name) for assignment, name in found}
     labels = _labels([assignment for assignment, _ in unique.values()], dirs)
     jobs = [

@@ -16,7 +16,7 @@ from fnll.errors import UserError, nearest
 from fnll.testing import budgets, checks, degenerate  # noqa: F401  (they register themselves)
 from fnll.testing.equality import canonical, same
 from fnll.testing.executors import Backwards, Compared, Paranoid, Recording, Roundtrip
-from fnll.testing.registry import CHECKS, Check
+from fnll.testing.registry import CHECKS, Check, UnstatedError
 from fnll.testing.subject import Subject, subject_of
 from fnll.testing.worlds import TinyWorld, accuracy, play, tiny_local
 
@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Result:
-    """How one check went: `passed`, `failed`, `excused` with the method's own reason, or `untried`."""
+    """How one check went: `passed`, `failed`, `excused` with the method's own reason, `unstated`, or `untried`."""
 
     check: Check
     outcome: str
@@ -58,6 +58,8 @@ def run_check(subject: Subject, check: Check) -> Result:
         return Result(check, "excused", reason)
     try:
         check.test(subject)
+    except UnstatedError as error:
+        return Result(check, "unstated", str(error))
     except (AssertionError, UserError) as error:
         return Result(check, "failed", str(error))
     except Exception as error:

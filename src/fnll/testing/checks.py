@@ -16,7 +16,7 @@ from fnll.methods.fedavg import FedAvg
 from fnll.system.files import temporary_folder
 from fnll.testing.equality import apart, canonical, same
 from fnll.testing.executors import Backwards, Compared, Paranoid, Recording, Roundtrip
-from fnll.testing.registry import check, fail
+from fnll.testing.registry import check, fail, unstated
 from fnll.testing.subject import SHARED, Subject
 from fnll.testing.worlds import CLASSES, CLIENTS, TinyWorld, accuracy, play
 
@@ -222,16 +222,20 @@ def model_gives_logits(subject: Subject) -> None:
 
 
 @check(
-    "With the settings it names in `limit_laws`, it is FedAvg bit for bit.",
+    "With the settings it names in `limit_laws`, the model that is judged is FedAvg's bit for bit.",
     "A method that does not reduce to FedAvg when its idea is switched off differs from it in something else too.",
     "Compare what is drawn, sent and averaged with fnll/methods/fedavg.py: FedAvg weighs by sample counts and sums in "
     "float64 (fnll.weights.mean). If another setting is the limit, or none is, say so in limit_laws.",
 )
 def limit_laws(subject: Subject) -> None:
+    if not subject.limit_laws:
+        unstated("no settings are named in limit_laws under which it is FedAvg")
     world = TinyWorld("balanced")
-    reference = play(FedAvg(**world.shared()), world)[-1].state.weights
+    plain = FedAvg(**world.shared())
+    reference = plain.model(play(plain, world)[-1].state).state_dict()
     for law, settings in subject.limit_laws.items():
-        ours = play(subject.method(world, **settings), world)[-1].state.weights
+        method = subject.method(world, **settings)
+        ours = method.model(play(method, world)[-1].state).state_dict()  # of two networks, the one that is judged
         if not same(dict(ours), dict(reference)):
             fail(f"{law}: this should be FedAvg, but after 8 rounds {apart(ours, reference)}")
 

@@ -36,3 +36,12 @@ def check(promise: str, stakes: str, remedy: str) -> Callable[[Callable[[Subject
 def fail(message: str) -> None:
     """Say how a promise was broken."""
     raise AssertionError(message)
+
+
+class UnstatedError(Exception):
+    """There is nothing to check: the method states nothing of the kind."""
+
+
+def unstated(message: str) -> None:
+    """Say that a method leaves open what a check is about, which is neither good nor bad."""
+    raise UnstatedError(message)
