@@ -31,6 +31,7 @@ from fnll.harness.config import (
     request_of,
     store_of,
 )
+from fnll.harness.hydra_versions import VERSION_BASE, register_plugins
 from fnll.harness.known import finished
 from fnll.harness.status import warnings_in
 
@@ -61,7 +62,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         for group in GROUPS:
             options(group, extra)
-        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=CONFIG_NAME)(task)()
+        register_plugins()
+        hydra.main(**VERSION_BASE, config_path=str(config_dir()), config_name=CONFIG_NAME)(task)()
     except MISTAKES as error:
         raise explain(error, extra) from None
     finally:

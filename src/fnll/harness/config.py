@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fnll.errors import UserError, nearest, require
+from fnll.harness.hydra_versions import VERSION_BASE, register_plugins
 from fnll.harness.secrets import from_environment
 from fnll.harness.trust import require_trusted, require_trusted_hydra, used
 from fnll.harness.worlds import NONE, of_preset, worlds
@@ -147,8 +148,9 @@ def composed(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> DictConf
     folders = ",".join(f"file://{Path(folder).resolve()}" for folder in config_dirs)
     search = [f"hydra.searchpath=[{folders}]"] if folders else []
     GlobalHydra.instance().clear()
+    register_plugins()
     try:
-        with initialize_config_dir(str(config_dir()), job_name="fnll", version_base="1.3"):
+        with initialize_config_dir(str(config_dir()), job_name="fnll", **VERSION_BASE):
             cfg = hydra_compose(CONFIG_NAME, overrides=[*words, *search], return_hydra_config=True)
             require_trusted_hydra(OmegaConf.to_container(cfg.hydra))
             return cfg

@@ -23,6 +23,7 @@ from fnll.harness import identity
 from fnll.harness.budget import in_rounds, too_small
 from fnll.harness.config import Request
 from fnll.harness.declared import check_parts, check_settings
+from fnll.harness.hydra_versions import as_partial
 from fnll.harness.known import key_of
 from fnll.harness.label import labelled
 from fnll.harness.making import completed, networks
@@ -216,7 +217,7 @@ def made(node: DictConfig, group: str) -> Any:
     if group in COMPLETED and not node.get("_partial_"):
         raise UserError(f"{group} lacks `_partial_: true` in its YAML: the run completes it with what only it knows")
     try:
-        return instantiate(node, _convert_="object")
+        return as_partial(instantiate(node, _convert_="object"))
     except InstantiationException as error:
         raise _mistake(node, group, error) from error
 
