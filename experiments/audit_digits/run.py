@@ -36,7 +36,8 @@ NOISE = {
 }
 FEW = ("fedrn", "selfie", "coteaching", "fedcorr", "jointopt")  # with 4 and 20 sites
 FOLDS, ROUNDS = 2, 20
-SHARED = ("eval_every=1000", "diagnostics_every=0", "checkpoint_seconds=600", "model=small_cnn", "executor=vectorised")
+SHARED = ("eval_every=1000", "diagnostics_every=0", "checkpoint_seconds=600", "model=mlp",
+          "local.batch_size=32", "local.lr=0.1", "executor=vectorised")  # fmt: skip
 KEYS = ("find/auc", "find/precision_1", "find/precision_5", "find/precision_10", "levels/error", "levels/rank",
         "find/accused", "fixed", "broken")  # fmt: skip
 

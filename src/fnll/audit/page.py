@@ -22,7 +22,9 @@ from fnll.audit.plan import CONFIDENT, Plan
 from fnll.scenario.datasets.rows import unguarded
 from fnll.scenario.scenario import CLEAN
 
-SHOWN = 1000  # samples in the gallery
+SHOWN = 1000  # samples in the gallery at most
+SUSPECT = 0.2  # probability below which a sample is not worth a picture
+LEAST = 60  # pictures in any case
 SIDE = 96  # pixels of a thumbnail
 LIMITS = (
     "Whether a label is wrong. It finds labels that do not fit what was learnt from the others; a person has to look.",
@@ -86,7 +88,7 @@ def _clients(joint: Joint) -> list[dict[str, Any]]:
 
 def _review_note(joint: Joint) -> str:
     likely = int((np.nan_to_num(joint.p_wrong) > 0.5).sum())
-    shown = min(SHOWN, len(joint.order))
+    shown = len(_listed(joint))
     note = (
         f"The members' mean probability that the label is wrong is above one half for {likely:,} samples. Here are the "
         f"first {shown:,} of the list, worst first: the label as it is, the suggestion, the probability, and how many "
@@ -101,8 +103,14 @@ def _review_note(joint: Joint) -> str:
     return note
 
 
+def _listed(joint: Joint) -> np.ndarray:
+    """The samples of the gallery."""
+    suspects = int((joint.p_wrong[joint.order] >= SUSPECT).sum())
+    return joint.order[: min(SHOWN, max(LEAST, suspects))]
+
+
 def _cards(joint: Joint) -> list[dict[str, Any]]:
-    run, order = joint.run, joint.order[:SHOWN]
+    run, order = joint.run, _listed(joint)
     owners, names = run.dataset.owners, run.dataset.class_names
     assert owners is not None
     pixels = run.scenario.images.take(torch.from_numpy(order)).numpy()
