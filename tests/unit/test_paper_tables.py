@@ -16,10 +16,11 @@ import yaml
 from omegaconf import OmegaConf
 
 from fnll.errors import UserError
+from fnll.harness.composer import Composer
 from fnll.harness.config import GROUPS, compose, config_dir, inherited, options
 from fnll.harness.label import flattened, labelled
 from fnll.published import table, tables
-from fnll.sweep.grid import Job, expand
+from fnll.sweep.grid import PlannedRun, expand
 from fnll.sweep.tables import smaller
 
 RECORDS = {
@@ -27,6 +28,7 @@ RECORDS = {
 }
 TABLES = [f"{paper}_{name}" for paper, record in RECORDS.items() for name in record["tables"]]
 HOME = config_dir()
+COMPOSE = Composer()  # Hydra, once for all cells that choose the same files
 
 Flat = dict[str, Any]
 
@@ -180,14 +182,14 @@ def test_hydra_puts_every_cell_together_likewise(name):
 
 
 @cache
-def jobs(name: str) -> tuple[Job, ...]:
+def jobs(name: str) -> tuple[PlannedRun, ...]:
     return expand([f"experiment=paper/{name}"]).jobs
 
 
 def composed_as_by_hand(name: str, place: int) -> None:
     cell = cells(name)[place]
     words = [word for word in jobs(name)[range(len(cells(name)))[place]].words if not word.startswith("seed=")]
-    request = labelled(compose(words))
+    request = labelled(COMPOSE(words))
     by_hand = put_together(f"paper/{name}", cell)
     composed: Any = OmegaConf.to_container(request.cfg)
     resolved = {

@@ -20,6 +20,7 @@ from fnll.sweep.display import Plain, Terminal, summarise, told_once
 from fnll.sweep.events import Ending
 from fnll.sweep.grid import PlannedRun, expand, shard
 from fnll.sweep.launchers import check_store, launcher_of
+from fnll.sweep.needs import counted, needed
 from fnll.sweep.recall import Recall
 
 DESCRIPTION = """A grid of runs, in Hydra's own syntax for multiruns. Finished runs are skipped, interrupted ones are
@@ -76,11 +77,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _dry_run(console: Console, jobs: Sequence[PlannedRun], config_dirs: Sequence[Path]) -> int:
-    """One line for each run: its state, its id, what it is; invalid ones count as failures, equal mistakes as one."""
+    """What the grid is and needs, and a line for each run: its state, its id, what it is.
+
+    Invalid runs count as failures, equal mistakes as one; runs whose data is missing are not gone through.
+    """
     recall = Recall(config_dirs)
     mistakes: defaultdict[str, list[PlannedRun]] = defaultdict(list)
+    console.print(counted(jobs), soft_wrap=True, markup=False)
+    data = needed(jobs, recall.compose, recall.load)
+    for one in data:
+        console.print(str(one), soft_wrap=True, markup=False)
+    waiting = {job for one in data if one.missing for job in one.jobs}
     with console.status(f"preparing {len(jobs)} runs ..."):
-        for job in jobs:
+        for job in [job for job in jobs if job not in waiting]:
             try:
                 run_id, state = recall.status(job)
                 console.print(f"{state:<10}  {run_id:<30}  {job}", soft_wrap=True, markup=False)
@@ -88,7 +97,7 @@ def _dry_run(console: Console, jobs: Sequence[PlannedRun], config_dirs: Sequence
                 mistakes[str(error)].append(job)
     for line in told_once("invalid", mistakes):
         console.print(line, soft_wrap=True, markup=False)
-    return int(bool(mistakes))
+    return int(bool(mistakes or waiting))
 
 
 def _report(runs_dir: Path, out: Path) -> None:

@@ -45,11 +45,11 @@ class Recall:
             return str(summary["run_id"]), Status.FINISHED
         from fnll.harness.prepare import prepare  # late: torch takes seconds to import
 
-        run = prepare(request, self._load)
+        run = prepare(request, self.load)
         folder = store_of(request.cfg) / run.run_id
         return run.run_id, status_in(folder) if folder.exists() else "new"
 
-    def _load(self, node: DictConfig) -> Any:
+    def load(self, node: DictConfig) -> Any:
         """The runs of a grid share few data sets."""
         from fnll.harness.prepare import loaded
 

@@ -1,0 +1,62 @@
+"""What a grid needs before it can start: its data, and where they go."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from omegaconf import DictConfig
+
+from fnll.errors import UserError
+from fnll.harness.config import Request
+from fnll.sweep.grid import PlannedRun
+
+DECIDES = ("experiment", "paper", "dataset")  # words, and settings below them, that say what data a run is on
+
+
+@dataclass(frozen=True)
+class Needed:
+    """One data set, and the runs that are on it."""
+
+    name: str  # the choice of `dataset`
+    jobs: tuple[PlannedRun, ...]
+    missing: str  # what is wrong with it and what to do; empty if it is there
+
+    def __str__(self) -> str:
+        runs = "1 run" if len(self.jobs) == 1 else f"{len(self.jobs)} runs"
+        return (
+            f"data: {self.name} is here, for {runs}"
+            if not self.missing
+            else f"data is missing, for {runs}. {self.missing}"
+        )
+
+
+def needed(
+    jobs: Sequence[PlannedRun], compose: Callable[[Sequence[str]], Request], load: Callable[[DictConfig], object]
+) -> list[Needed]:
+    """The data of a grid: found by looking, once for all runs that say the same about it."""
+    alike: defaultdict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
+    for job in jobs:
+        alike[tuple(word for word in job.words if word.split("=")[0].split(".")[0] in DECIDES)].append(job)
+    by_name: defaultdict[tuple[str, str], list[PlannedRun]] = defaultdict(list)
+    for some in alike.values():
+        request = compose(some[0].words)
+        by_name[request.choices["dataset"], _missing(request, load)] += some
+    return [Needed(name, tuple(some), missing) for (name, missing), some in by_name.items()]
+
+
+def _missing(request: Request, load: Callable[[DictConfig], object]) -> str:
+    try:
+        load(request.cfg.dataset)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def counted(jobs: Sequence[PlannedRun]) -> str:
+    """`315 runs: 63 cells, 5 seeds`."""
+    cells, seeds = {(job.method, job.label) for job in jobs}, {job.seed for job in jobs}
+    if len(seeds) < 2:
+        return "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
+    return f"{len(jobs)} runs: {len(cells)} cell{'s' if len(cells) > 1 else ''}, {len(seeds)} seeds"
