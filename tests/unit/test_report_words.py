@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fnll.errors import UserError
-from fnll.harness.config import compose, config_dir
+from fnll.harness.config import compose, config_dir, take_names
 from fnll.plotting.palette import COLOURS, FURTHER, YARDSTICK, colour_of, looks
 from fnll.report import analyse, difference_table, load, main_table, to_html, to_latex, to_markdown
 from fnll.report.command import add_arguments, main
@@ -153,6 +153,9 @@ def test_a_name_in_the_yaml_is_no_setting_and_changes_no_id():
     inner = compose(["method=fedcorr", "method@method.usual=gce"])
     assert inner.names == {"method.usual": "GCE"}
     assert "name" not in inner.cfg.method.usual
+    other = {"method": {"_target_": "a.B", "name": None, "head": {"_target_": "a.Head", "name": "kept"}}}
+    assert take_names(other, ["method"]) == {}
+    assert other == {"method": {"_target_": "a.B", "head": {"_target_": "a.Head", "name": "kept"}}}
 
 
 def test_every_packaged_method_has_a_name_of_its_own():

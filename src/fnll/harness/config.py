@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -212,20 +212,21 @@ def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config
     _check_keys(resolved)
     if "/" in choices["method"]:  # runs are named after the method, and a run's folder must not leave runs_dir
         raise UserError(f"method={choices['method']}: methods lie in the folder `method` itself; type the name alone")
-    names = dict(take_names(resolved["method"], "method"))
+    names = take_names(resolved, ["method", *(slot.removeprefix("method@") for slot in choices if "@" in slot)])
     hidden = from_environment(cfg)
     return Request(OmegaConf.create(resolved), choices, overrides, tuple(config_dirs), names, hidden)
 
 
-def take_names(node: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Take the `name` out of a method's settings: it is for tables, no part of what is computed or of a run's id."""
-    if not isinstance(node, dict):
-        return
-    if "_target_" in node and node.get("name") is not None:
-        yield place, str(node["name"])
-    node.pop("name", None)
-    for key, value in node.items():
-        yield from take_names(value, f"{place}.{key}")
+def take_names(cfg: dict[str, Any], places: Sequence[str]) -> dict[str, str]:
+    """Take the `name`s out of methods: they are for tables, no part of what is computed or of a run's id."""
+    found = {}
+    for place in places:
+        node: Any = cfg
+        for key in place.split("."):
+            node = node.get(key) if isinstance(node, dict) else None
+        if isinstance(node, dict) and (name := node.pop("name", None)) is not None:
+            found[place] = str(name)
+    return found
 
 
 def _resolved(node: Any) -> Any:
