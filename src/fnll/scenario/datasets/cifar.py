@@ -49,7 +49,7 @@ class CifarKind:
     def advice(self) -> str:
         return (
             f"type dataset.download=true to fetch {self.published.filename} (about 165 MB), or unpack it there, or, "
-            f"if you have the files, {ELSEWHERE}; for images in folders type dataset.images=folder"
+            f"if you have the files, {ELSEWHERE}; for images in folders type dataset.images=folder (docs/data.md)"
         )
 
     @property
@@ -117,6 +117,11 @@ def _batches(kind: CifarKind, root: str, download: bool) -> tuple[Images, Tensor
     folder = Folder.at(root, kind.title, kind.advice)
     checksums = {f"{published.base_folder}/{name}": md5 for name, md5 in (*published.train_list, *published.test_list)}
     checksums[f"{published.base_folder}/{published.meta['filename']}"] = published.meta["md5"]
+    if not download and looks_like_images(folder, kind.class_names) and not folder.has(published.base_folder):
+        raise UserError(
+            f"{kind.title}: there are no published files in {folder.root}, but train/<class> and test/<class> with "
+            "images; type dataset.images=folder"
+        )
     obtain(folder, list(checksums), download=download, fetch=lambda: published(folder.root, download=True))
 
     def build(cache: Path) -> None:
@@ -133,6 +138,11 @@ def _batches(kind: CifarKind, root: str, download: bool) -> tuple[Images, Tensor
     stored = kept(["cifar", content_of(folder, list(checksums))], build)
     labels, test_labels = stored.arrays["train_labels"], stored.arrays["test_labels"]
     return stored.images("train"), labels, stored.images("test"), test_labels
+
+
+def looks_like_images(folder: Folder, class_names: tuple[str, ...]) -> bool:
+    """Whether a root holds a tree of images, class by class, in place of the published files."""
+    return all(set(class_names) <= set(folder.children(part)) for part in ("train", "test"))
 
 
 def _folder(kind: CifarKind, root: str) -> tuple[str, Images, Tensor, Images, Tensor]:
