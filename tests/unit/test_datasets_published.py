@@ -20,7 +20,7 @@ from PIL import Image
 from fnll.errors import UserError
 from fnll.images import HorizontalFlip, RandomCrop
 from fnll.scenario.datasets import cifar10, cifar100, fashion_mnist, mnist, mnist32
-from fnll.scenario.noise.label_maps import CIFAR10
+from fnll.scenario.noise import label_maps
 
 RNG = np.random.default_rng(0)
 CIFAR10, CIFAR100 = torchvision.datasets.CIFAR10, torchvision.datasets.CIFAR100
@@ -278,9 +278,9 @@ class TestIdx:
 
 def test_a_root_with_images_in_folders_is_recognised(tmp_path: Path) -> None:
     for part in ("train", "test"):
-        for name in CIFAR10:
+        for name in label_maps.CIFAR10:
             (tmp_path / part / name).mkdir(parents=True)
-    with pytest.raises(UserError, match="type dataset.images=folder") as caught:
+    with pytest.raises(UserError, match=r"type dataset\.images=folder") as caught:
         cifar10(root=str(tmp_path), download=False, images="batches")
     assert len(str(caught.value)) < 250, "short"
     (tmp_path / "test/ship").rmdir()  # another tree than that
