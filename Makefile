@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.dev
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt
 
 METHOD ?= fedcorr
 EXPERIMENT ?= rho_tau
@@ -14,38 +16,45 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint types format sweep report bench docs clean
+.PHONY: help install dev demo test test-all lint types format sweep report bench docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 	@echo
 	@echo '  Variables of sweep and report: METHOD=fedavg,fedcorr EXPERIMENT=rho_tau SEEDS=5 JOBS=2 RUNS=runs ARGS="rounds=30"'
 
-install: $(READY) ## Make the virtual environment
+install: $(READY) ## Make the virtual environment with what running methods needs (minutes, gigabytes: torch)
+
+dev: $(DEV) ## Add what tests, types, documentation, SLURM and Ray need
 
 $(READY): pyproject.toml constraints.txt
+	@echo 'making $(VENV): torch and what it brings are gigabytes; this takes some minutes the first time'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
+	@touch $@
+
+$(DEV): $(READY)
+	$(PIP) -e '.[dev]'
 	@touch $@
 
 demo: $(READY) ## Compare the methods on noisy clients, with a table and a report (two minutes)
 	$(BIN)/fnll sweep experiment=demo runs_dir=$(RUNS)/demo --jobs $(JOBS) --report $(RUNS)/demo-report
 
-test: $(READY) ## Run the tests (about twelve minutes on two cores)
+test: $(DEV) ## Run the tests (about twelve minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
-test-all: $(READY) ## Run all tests, the slow ones included
+test-all: $(DEV) ## Run all tests, the slow ones included
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=fnll --cov-report=term-missing:skip-covered $(ARGS)
 
-lint: $(READY) ## Check style
+lint: $(DEV) ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 
-types: $(READY) ## Check types
+types: $(DEV) ## Check types
 	$(BIN)/mypy
 
-format: $(READY) ## Format the code
+format: $(DEV) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -58,7 +67,7 @@ report: $(READY) ## Turn the runs into tables, figures and a page: make report R
 bench: $(READY) ## Measure speed against bare PyTorch, in one run
 	$(BIN)/fnll bench $(ARGS)
 
-docs: $(READY) ## Build the documentation into site/ (warnings are errors)
+docs: $(DEV) ## Build the documentation into site/ (warnings are errors)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## Remove what can be made again (not the runs)
