@@ -1,7 +1,7 @@
 """The section "In the box" of README.md, made from the configs, so that it cannot go stale.
 
-    python experiments/in_the_box.py          # writes it
-    python experiments/in_the_box.py --check  # says whether it is up to date; a test does the same
+python experiments/in_the_box.py          # writes it
+python experiments/in_the_box.py --check  # says whether it is up to date; a test does the same
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from fnll.harness.config import options
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- in the box: made by experiments/in_the_box.py -->", "<!-- in the box: end -->"
 VARIANT = ("_official", "_gradient", "_plus")
-WIDTH = 140
 
 
 def section() -> str:
@@ -27,14 +26,14 @@ def section() -> str:
     own = [row for row in methods if row not in bounds and not row.choice.endswith(VARIANT)]
     variants = [row for row in methods if row.choice.endswith(VARIANT)]
     lines = [
-        f"- **{len(own)} methods**: {_papers(own)}; {len(variants)} variants of them, such as released codes where these differ "
-        f"from the papers (`fnll methods --all`); {_choices(row.choice for row in bounds)} as bounds.",
-        f"- **{len(options('dataset'))} data sets**: {_choices(options('dataset'))} ([what they need](docs/data.md)).",
+        f"- **{len(own)} methods**: {_papers(own)}; {len(variants)} variants of them, such as the released codes where "
+        f"these differ from the papers (`fnll methods --all`); {_choices(row.choice for row in bounds)} as bounds.",
+        f"- **{_all('dataset', 'data sets')} ([what they need](docs/data.md)).",
         _kinds("noise model", "noise"),
         _kinds("partition", "partition"),
-        f"- **{len(options('model'))} networks**: {_choices(options('model'))}, each with or without pretrained weights.",
-        f"- **{len(options('executor'))} executors**: {_choices(options('executor'))}; sweeps on this machine, SLURM or Ray.",
-        f"- **{len(options('logger')) - 1} loggers**: {_choices(set(options('logger')) - {'none'})}; none is needed.",
+        f"- **{_all('model', 'networks')}, with or without pretrained weights.",
+        f"- **{_all('executor', 'executors')}; sweeps on this machine, SLURM or Ray.",
+        f"- **Loggers**: {_choices(set(options('logger')) - {'none'})}; none is needed.",
     ]
     return "\n".join(lines)
 
@@ -49,6 +48,10 @@ def _kinds(what: str, group: str) -> str:
     names = [name for name in options(group) if not name.endswith("_official")]
     official = len(options(group)) - len(names)
     return f"- **{len(names)} {what}s**: {_choices(names)}, and {official} with the draws of released codes."
+
+
+def _all(group: str, what: str) -> str:
+    return f"{len(options(group))} {what}**: {_choices(options(group))}"
 
 
 def _choices(names: Iterable[str]) -> str:
@@ -66,4 +69,4 @@ if __name__ == "__main__":
     text = README.read_text()
     if "--check" in sys.argv:
         sys.exit(0 if replaced(text) == text else f"{README.name} is out of date: python experiments/in_the_box.py")
-    README.write_text(replaced(text))
+    README.write_text(replaced(text))  # a script of this repository, and its own file
