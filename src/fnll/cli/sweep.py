@@ -18,7 +18,7 @@ from fnll.harness.config import compose, store_of
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import Plain, Terminal, summarise, told_once
 from fnll.sweep.events import Ending
-from fnll.sweep.grid import PlannedRun, expand, shard
+from fnll.sweep.grid import PlannedRun, alike_first, expand, shard
 from fnll.sweep.launchers import check_store, launcher_of
 from fnll.sweep.needs import counted, needed
 from fnll.sweep.recall import Recall
@@ -52,7 +52,8 @@ def main(argv: Sequence[str]) -> int:
     with _sigterm_is_ctrl_c(), closing(launcher_of(grid.settings, jobs, args.jobs, runs_dir)) as launcher:
         console.print(f"{len(jobs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
         with (Terminal if console.is_terminal else Plain)(console, len(jobs)) as display:
-            outcomes = Conductor(launcher, display, recall=recall.outcome).run(jobs)
+            ordered = alike_first(jobs) if getattr(launcher, "together", 1) > 1 else jobs
+            outcomes = Conductor(launcher, display, recall=recall.outcome).run(ordered)
     for line in summarise(outcomes, time.monotonic() - started):
         console.print(line, soft_wrap=True, markup=False)
     if args.report:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -33,9 +33,16 @@ class Started:
     The global generators (dropout and friends draw from them) are the job's own while it is at work.
     """
 
-    def __init__(self, scenario: Scenario, call: Call, device: torch.device) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        call: Call,
+        device: torch.device,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.call = call
-        self._origin = scenario, call, device
+        self._origin = scenario, call, device, around
+        self._around = around  # entered whenever the job is at work
         self.client: Client = scenario.client(
             call.client, t=call.t, memory=call.memory, labels=call.labels, seed=call.seed, device=device
         )
@@ -93,7 +100,7 @@ class Started:
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         try:
-            with self._streams.active():
+            with self._around(), self._streams.active():
                 yield
         except Exception as error:
             error.add_note(f"client {self.call.client}, round {self.call.t}, job {self.call.name}")

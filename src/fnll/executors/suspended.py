@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Generic, TypeVar
 
 import torch
@@ -47,8 +47,16 @@ class Suspended(Generic[T]):
     run.result
     """
 
-    def __init__(self, body: Callable[[Inquiry], T], *, exact: bool = True, threads: int = 1) -> None:
+    def __init__(
+        self,
+        body: Callable[[Inquiry], T],
+        *,
+        exact: bool = True,
+        threads: int = 1,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._body, self._torch_threads = body, threads
+        self._around = around  # entered for each of its turns: what else of the process is the run's own
         self._inquiry = Inquiry(self, exact)  # type: ignore[arg-type]
         self._streams = Streams(None)  # as they are when the run is first advanced
         self._thread = threading.Thread(target=self._live, name="fnll-run", daemon=True)
@@ -71,7 +79,7 @@ class Suspended(Generic[T]):
         None when the body has returned; an error of the body is raised here.
         """
         self._answer, self._calls = answer, None
-        with self._streams.active():
+        with self._around(), self._streams.active():
             if self._thread.ident is None:
                 self._thread.start()
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import safetensors.torch
 
 from fnll.errors import UserError
 from fnll.executors.numerics import set_deterministic
-from fnll.federation import federate
+from fnll.federation import Executor, federate
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import Request, store_of
 from fnll.harness.divergence import Watched, failed_over_numbers, hopeless_from
@@ -45,15 +46,17 @@ def execute(
     *,
     spare_core: bool | None = None,
     warned: Warned | None = None,
+    executor_of: Callable[[Run], Executor] = Run.executor,
 ) -> dict[str, Any]:
     """Do `run` to its end from where it stands, and return its summary; a finished run is only read.
 
     `spare_core` says whether evaluation has a core to itself, for eval.overlap=auto; None: find out. `warned` has heard
-    what preparing it warned of, and hears the rest.
+    what preparing it warned of, and hears the rest. `executor_of` makes what does its clients' work: its own executor,
+    or one that it shares with other runs.
     """
     if warned is None:
         with listening() as warned:
-            return execute(run, watchers, spare_core=spare_core, warned=warned)
+            return execute(run, watchers, spare_core=spare_core, warned=warned, executor_of=executor_of)
     folder = RunFolder(Path(run.cfg.runs_dir) / run.run_id)
     if folder.finished:
         warned.recall(folder.path)
@@ -70,7 +73,7 @@ def execute(
         warned.keep_in(folder.path, settings(run.request))
         warn_of(run.dataset, run.scenario, run.truth)
         _ask(run)
-        return _train(run, folder, watchers or [], spare_core)
+        return _train(run, folder, watchers or [], spare_core, executor_of)
     except DeclinedError as error:
         folder.mark(Status.DECLINED, {"reason": str(error)})
         raise
@@ -127,7 +130,13 @@ def _trace(error: Exception) -> dict[str, str]:
     return {} if isinstance(error, UserError) else {"traceback": "".join(traceback.format_exception(error))}
 
 
-def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bool | None) -> dict[str, Any]:
+def _train(
+    run: Run,
+    folder: RunFolder,
+    watchers: list[Progress],
+    spare_core: bool | None,
+    executor_of: Callable[[Run], Executor],
+) -> dict[str, Any]:
     set_deterministic("warn")
     checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
     restored = checkpoints.load(folder.disagreement)
@@ -136,7 +145,7 @@ def _train(run: Run, folder: RunFolder, watchers: list[Progress], spare_core: bo
     folder.cut(restored.records if restored else {})
     for watcher in watchers:
         watcher.start(run, folder)
-    executor = Watched(run.executor())
+    executor = Watched(executor_of(run))
     observer = Observer(run, folder, checkpoints, watchers, overlaps(run.cfg, spare_core))
     last = restored.snapshot if restored else None
     observer.resume(last, restored.notes if restored else None)

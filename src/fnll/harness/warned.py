@@ -15,7 +15,7 @@ from fnll.harness.status import WARNINGS, warnings_in
 from fnll.scenario.card import card
 from fnll.scenario.scenario import Dataset, Scenario, Truth
 from fnll.system.files import open_own, write_atomic
-from fnll.system.notices import forget
+from fnll.system.notices import exchange, forget
 
 # Who warns of the machinery: a worker that died, a checkpoint that was damaged, an upload to come. It changes no
 # number, and a run that was killed and resumed has the folder of one that was not; so it is said, but not kept.
@@ -101,6 +101,26 @@ def listening(tell: Tell | None = None) -> Iterator[Warned]:
         yield warned
     finally:
         root.removeHandler(warned)
+
+
+class Ears:
+    """What one of several runs in a process hears: its own warnings, each said once to it."""
+
+    def __init__(self) -> None:
+        self.handlers = list(logging.getLogger().handlers)
+        self.said: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Let whatever is logged meanwhile be heard by this run alone."""
+        root = logging.getLogger()
+        outside, root.handlers = root.handlers, self.handlers
+        said = exchange(self.said)
+        try:
+            yield
+        finally:
+            self.handlers, root.handlers = root.handlers, outside
+            self.said = exchange(said)
 
 
 def warn_of(dataset: Dataset, scenario: Scenario, truth: Truth) -> None:

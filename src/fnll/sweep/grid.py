@@ -29,6 +29,7 @@ from fnll.sweep import for_methods
 from fnll.sweep.tables import PAPER, asked_size, is_table, selected, smaller
 
 CELLS = "cells"
+TRAINING = ("dataset", "model", "local", "method", "precision", "executor")  # settings that decide how clients train
 EXPERIMENT, METHOD, SEED = "experiment", "method", "seed"
 
 Assignment = dict[str, str]  # setting, without Hydra's +, ++ and ~ → the word that sets it
@@ -105,6 +106,14 @@ def shard(jobs: Sequence[PlannedRun], part: str) -> tuple[PlannedRun, ...]:
     i, n = (int(match[1]), int(match[2])) if match else (0, 0)
     require(1 <= i <= n, f"--shard is PART/PARTS with 1 <= PART <= PARTS, got {part!r}; 2/8 is the second of eight")
     return tuple(jobs[i - 1 :: n])
+
+
+def alike_first(jobs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """The same runs with those next to each other whose clients' training may be stacked: method by method."""
+    kinds: dict[tuple[str, ...], list[PlannedRun]] = {}
+    for job in jobs:
+        kinds.setdefault(tuple(w for w in job.words if w.lstrip("+~").startswith(TRAINING)), []).append(job)
+    return [job for kind in kinds.values() for job in kind]
 
 
 def parse(words: Iterable[str], config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:

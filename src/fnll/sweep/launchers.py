@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fnll.errors import UserError, nearest
+from fnll.errors import UserError, nearest, require_integer
 from fnll.harness.config import compose
 from fnll.sweep.conductor import Launcher
 from fnll.sweep.grid import PlannedRun
 from fnll.system.files import can_write
 from fnll.system.processes import usable_cores
 
+STACKING = "fnll.executors.vectorised.Vectorised"  # the executor whose runs gain from company
 NAMES = ("local", "submitit", "ray")
 
 
@@ -21,14 +23,18 @@ def launcher_of(
 ) -> Launcher:
     """The launcher that `sweep.launcher` names; `at_once` is --jobs, which only this machine needs."""
     name = settings["launcher"]
+    require_integer("sweep.together", settings["together"], 1, "runs that one process advances together")
     if name == "local":
         from fnll.sweep.machine import LocalLauncher, room_for
 
         executors = {tuple(word for word in job.words if word.lstrip("+~").startswith("executor")): job for job in jobs}
         configs = [compose(job.words, job.config_dirs).cfg for job in executors.values()]
         cores = usable_cores()
-        room, spare_core = room_for(configs, min(at_once or cores, len(jobs)), cores)
-        return LocalLauncher(room, spare_core=spare_core)
+        processes, spare_core = room_for(configs, min(at_once or cores, len(jobs)), cores)
+        together = 1
+        if all(cfg.executor._target_ == STACKING for cfg in configs):
+            together = min(settings["together"], math.ceil(len(jobs) / processes))
+        return LocalLauncher(processes, spare_core=spare_core, together=together)
     if name == "submitit":
         from fnll.sweep.slurm import Submitit
 

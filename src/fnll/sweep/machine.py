@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 
@@ -43,50 +44,72 @@ def cores_of(cfg: DictConfig, usable: int) -> int:
 
 
 class LocalLauncher:
-    """Worker processes on this machine."""
+    """Worker processes on this machine, each with one run, or with several that are advanced `together`."""
 
     patience = 2.0
 
-    def __init__(self, room: int, *, spare_core: bool) -> None:
-        self.room, self.spare_core = room, spare_core
-        self.manner = f"{room} at a time"
-        self._idle: list[Worker] = []
-        self._busy: dict[Worker, PlannedRun] = {}
+    def __init__(self, processes: int, *, spare_core: bool, together: int = 1) -> None:
+        self.processes, self.spare_core, self.together = processes, spare_core, together
+        self.room = processes * together
+        self.manner = f"{processes} at a time" if together == 1 else f"{processes} × {together} together at a time"
+        self._workers: list[Worker] = []
+        self._waiting: list[PlannedRun] = []
+        self._apart: set[PlannedRun] = set()  # runs whose process died under several: next time each has its own
 
     def submit(self, jobs: Sequence[PlannedRun]) -> None:
         warm_up()  # not before: a sweep whose runs are all finished needs no torch
-        for job in jobs:
-            worker = self._idle.pop() if self._idle else Worker(self.spare_core)
-            self._busy[worker] = job
-            worker.take(job)
+        self._waiting += jobs
+        self._assign()
+
+    def _assign(self) -> None:
+        for job in list(self._waiting):
+            if (worker := self._worker_for(job)) is not None:
+                self._waiting.remove(job)
+                worker.take(job, together=self.together > 1 and job not in self._apart)
+
+    def _worker_for(self, job: PlannedRun) -> Worker | None:
+        """One that is idle, a new one, or one with room for another run; None if all are full."""
+        if self.together > 1 and job not in self._apart:
+            for worker in self._workers:
+                if 0 < len(worker.runs) < self.together and not worker.runs_alone:
+                    return worker
+        idle = next((worker for worker in self._workers if not worker.runs), None)
+        if idle is None and len(self._workers) < self.processes:
+            idle = Worker(self.spare_core)
+            self._workers.append(idle)
+        return idle
 
     def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
-        handles = {handle: worker for worker in self._busy for handle in (worker.connection, worker.process.sentinel)}
+        busy = [worker for worker in self._workers if worker.runs]
+        handles = {handle: worker for worker in busy for handle in (worker.connection, worker.process.sentinel)}
         ready = {handles[handle]: None for handle in wait(list(handles), timeout)}  # type: ignore[index]
-        return [event for worker in ready for event in self._hear(worker)]
+        told = [event for worker in ready for event in self._hear(worker)]
+        self._assign()
+        return told
 
     def _hear(self, worker: Worker) -> list[tuple[PlannedRun, Event]]:
-        job = self._busy[worker]
         alive = worker.alive
         told = worker.hear()  # after `alive`, so that nothing can come later from a dead worker
-        if any(isinstance(event, Ended) for event in told):
-            del self._busy[worker]
-            self._idle.append(worker)
-        elif not alive:
+        if not alive:
             worker.end()
-            del self._busy[worker]
-            told.append(Lost(worker.cause_of_death))
-        return [(job, event) for event in told]
+            self._workers.remove(worker)
+            lost = list(worker.runs.values())
+            if len(lost) > 1:
+                self._apart.update(lost)
+            told += [(job, Lost(worker.cause_of_death)) for job in lost]
+        return told
 
     def close(self) -> None:
-        for worker in self._busy:
-            worker.end()
-        for worker in self._idle:
-            worker.connection.close()  # the sign to leave
-        for worker in self._idle:
-            worker.process.join(TIMEOUT)
-            worker.end()
-        self._busy, self._idle = {}, []
+        for worker in self._workers:
+            if worker.runs:
+                worker.end()
+            else:
+                worker.connection.close()  # the sign to leave
+        for worker in self._workers:
+            if not worker.runs:
+                worker.process.join(TIMEOUT)
+                worker.end()
+        self._workers = []
 
 
 class Worker:
@@ -99,21 +122,27 @@ class Worker:
         self.process = context.Process(target=_serve, args=(theirs, os.getcwd(), spare_core), name="fnll-sweep")
         self.process.start()
         theirs.close()
+        self.runs: dict[int, PlannedRun] = {}  # under way, by their tickets
+        self.runs_alone = False
+        self._tickets = count()
 
     @property
     def alive(self) -> bool:
         return self.process.is_alive()
 
-    def take(self, job: PlannedRun) -> None:
+    def take(self, job: PlannedRun, *, together: bool) -> None:
+        ticket = next(self._tickets)
+        self.runs[ticket], self.runs_alone = job, not together
         with suppress(*GONE):  # if it died meanwhile, `LocalLauncher.events` finds out
-            self.connection.send(job)
+            self.connection.send((ticket, job, together))
 
-    def hear(self) -> list[Event]:
-        """What it has said so far."""
-        told: list[Event] = []
+    def hear(self) -> list[tuple[PlannedRun, Event]]:
+        """What it has said so far; runs that ended are no longer its own."""
+        told: list[tuple[PlannedRun, Event]] = []
         with suppress(*GONE, OSError):
             while self.connection.poll():
-                told.append(self.connection.recv())
+                ticket, event = self.connection.recv()
+                told.append((self.runs.pop(ticket) if isinstance(event, Ended) else self.runs[ticket], event))
         return told
 
     def end(self) -> None:

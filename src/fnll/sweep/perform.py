@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 
 from fnll.errors import UserError
 from fnll.executors.numerics import limit_threads
+from fnll.federation import Executor
 from fnll.harness.config import compose
 from fnll.harness.execute import execute, prepare_or_record, told
 from fnll.harness.folder import BusyError, DeclinedError, RunFolder, StoreError
@@ -46,23 +48,29 @@ class Reporter:
         """Again, the outcome says it."""
 
 
-def perform(job: PlannedRun, send: Send, *, spare_core: bool | None = None) -> Outcome:
+def perform(
+    job: PlannedRun,
+    send: Send,
+    *,
+    spare_core: bool | None = None,
+    executor_of: Callable[[Run], Executor] = Run.executor,
+) -> Outcome:
     """Do one run, or find out why not. Raises nothing that a run can cause: other runs are waiting."""
     started = time.monotonic()
     reporter = Reporter(send)
     with listening(lambda text, about: send(Said(text, about))) as warned:
-        outcome = _attempt(job, reporter, warned, spare_core, started)
+        outcome = _attempt(job, reporter, warned, started, spare_core=spare_core, executor_of=executor_of)
     told = tuple(notice.get("about") or text for text, notice in warned.found.items())
     return replace(outcome, warnings=tuple(dict.fromkeys(told)))
 
 
-def _attempt(job: PlannedRun, reporter: Reporter, warned: Warned, spare_core: bool | None, started: float) -> Outcome:
+def _attempt(job: PlannedRun, reporter: Reporter, warned: Warned, started: float, **settings: Any) -> Outcome:
     try:
         allow(*job.allowed)
         request = compose(job.words, job.config_dirs)
         limit_threads(OmegaConf.select(request.cfg, "executor.threads", default=1))
         mirrors = watchers(request)
-        summary = execute(prepare_or_record(request), [reporter, *mirrors], spare_core=spare_core, warned=warned)
+        summary = execute(prepare_or_record(request), [reporter, *mirrors], warned=warned, **settings)
     except BusyError as error:
         return Outcome(Ending.BUSY, str(error))
     except StoreError as error:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 
 # Imported here so that the fork server has them once for all workers.
@@ -17,6 +18,7 @@ import torchmetrics  # noqa: F401
 
 import fnll.local
 import fnll.methods  # noqa: F401
+from fnll.sweep.abreast import Abreast
 from fnll.sweep.events import Ended, Event, Said, Send
 from fnll.sweep.perform import perform
 from fnll.system.processes import GONE
@@ -28,17 +30,24 @@ def serve(connection: Connection, directory: str, spare_core: bool) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.chdir(directory)  # relative paths mean what they mean to the parent
 
-    def send(event: Event) -> None:
+    def send(ticket: int, event: Event) -> None:
         try:
-            connection.send(event)
+            connection.send((ticket, event))
         except GONE:  # the sweep was killed: leave the run as it is, to be resumed
             os._exit(1)
 
-    speak_through(send)
+    runs = Abreast()
     with suppress(*GONE):
         while True:
-            job = connection.recv()
-            send(Ended(perform(job, send, spare_core=spare_core)))
+            while not runs or connection.poll():  # with runs under way, only if another one waits to join them
+                ticket, job, together = connection.recv()
+                to_parent = partial(send, ticket)
+                speak_through(to_parent)
+                if together:
+                    runs.add(job, to_parent)
+                else:
+                    to_parent(Ended(perform(job, to_parent, spare_core=spare_core)))
+            runs.turn()
 
 
 def speak_through(send: Send) -> None:

@@ -27,6 +27,13 @@ def forget() -> None:
     _said.clear()
 
 
+def exchange(said: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Let `said` be what was said so far, and hand back what was: several runs take turns in this process."""
+    global _said
+    before, _said = _said, said
+    return before
+
+
 def repeat(notice: Notice) -> None:
     """Log here what was noticed in another process, once for all of these processes."""
     warn_once(logging.getLogger(notice.logger), notice.text)

@@ -1,0 +1,185 @@
+"""Runs driven together in one process: each has the numbers, the folder, the warnings and the failures it has alone."""
+
+import json
+import logging
+
+import pytest
+
+from fnll.errors import UserError
+from fnll.executors.together import Block
+from fnll.harness.status import warnings_in
+from fnll.methods.fedavg import FedAvg
+from fnll.sweep.abreast import Abreast
+from fnll.sweep.events import Begun, Ended, Ending, Evaluated
+from fnll.sweep.grid import PlannedRun, alike_first
+from fnll.sweep.perform import perform
+
+WORLD = (
+    "dataset=synthetic", "dataset.samples=90", "dataset.test_samples=30", "dataset.classes=3", "dataset.size=8",
+    "model=mlp", "model.hidden=[6]", "num_clients=4", "fraction=0.5", "local.epochs=2", "rounds=3", "executor=vectorised",
+    "partition=dirichlet",
+)  # fmt: skip
+TOLERANCE = 1e-3  # of the test loss, which moves with every weight
+
+
+def planned(runs_dir, method="fedavg", seed=0, *more):
+    words = (*WORLD, f"method={method}", f"seed={seed}", f"runs_dir={runs_dir}", *more)
+    return PlannedRun(words, method, seed=str(seed))
+
+
+def together(jobs):
+    """Drive `jobs` to their ends; returns what each said."""
+    runs, said = Abreast(), {job: [] for job in jobs}
+    for job in jobs:
+        runs.add(job, said[job].append)
+    turns = 0
+    while len(runs):
+        runs.turn()
+        turns += 1
+    return said, turns
+
+
+def outcome(events):
+    return events[-1].outcome
+
+
+def losses(runs_dir):
+    """The test losses of every run in a store, by run."""
+    return {
+        path.parent.name: [json.loads(line)["test/loss"] for line in path.read_text().splitlines()]
+        for path in runs_dir.glob("*/metrics.jsonl")
+    }
+
+
+def agree(left, right):
+    assert left.keys() == right.keys()
+    for name, values in left.items():
+        assert values == pytest.approx(right[name], abs=TOLERANCE)
+
+
+@pytest.fixture
+def lanes(monkeypatch):
+    counted, real = [], Block.__init__
+
+    def count(self, lanes, *args, **kwargs):
+        counted.append(len(lanes))
+        real(self, lanes, *args, **kwargs)
+
+    monkeypatch.setattr(Block, "__init__", count)
+    return counted
+
+
+def test_runs_agree_with_themselves_alone_and_share_steps(tmp_path, lanes):
+    alone = [planned(tmp_path / "alone", "fedavg", seed) for seed in range(3)]
+    for job in alone:
+        assert perform(job, lambda event: None).kind is Ending.FINISHED
+    assert max(lanes) == 2
+    jobs = [planned(tmp_path / "together", "fedavg", seed) for seed in range(3)]
+    said, turns = together(jobs)
+    assert turns == 3
+    assert max(lanes) == 6, "the clients of three runs in one block"
+    agree(losses(tmp_path / "alone"), losses(tmp_path / "together"))
+    for events in said.values():
+        assert len([event for event in events if isinstance(event, Begun)]) == 1
+        assert [event.step for event in events if isinstance(event, Evaluated)] == [1, 2, 3]
+        assert isinstance(events[-1], Ended)
+
+
+def test_the_same_runs_in_another_order_and_company_agree(tmp_path):
+    names = ["fedavg", "fedprox", "fedla"]
+    here = [planned(tmp_path / "a", name, seed) for name in names for seed in range(2)]
+    there = [planned(tmp_path / "b", name, seed) for seed in (1, 0) for name in reversed(names)]
+    together(here)
+    together(there[:2])
+    together(there[2:])
+    agree(losses(tmp_path / "a"), losses(tmp_path / "b"))
+
+
+def test_typed_twice_from_scratch_gives_the_same_bits(tmp_path):
+    for place in ("a", "b"):
+        together([planned(tmp_path / place, "fedavg", seed) for seed in range(3)])
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+
+
+def test_one_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
+    real = FedAvg.train
+
+    def train(self, client, *args, **message):
+        if client.t == 1 and self.cohort_size == 1:
+            raise ArithmeticError("this client cannot be reached")
+        return real(self, client, *args, **message)
+
+    monkeypatch.setattr(FedAvg, "train", train)
+    good = [planned(tmp_path / "together", "fedavg", seed) for seed in range(2)]
+    bad = planned(tmp_path / "together", "fedavg", 0, "fraction=0.25")
+    said, _ = together([good[0], bad, good[1]])
+    assert outcome(said[bad]).kind is Ending.FAILED
+    assert "this client cannot be reached" in outcome(said[bad]).detail
+    assert [outcome(said[job]).kind for job in good] == [Ending.FINISHED] * 2
+    for seed in range(2):
+        perform(planned(tmp_path / "alone", "fedavg", seed), lambda event: None)
+    finished = {name: rows for name, rows in losses(tmp_path / "together").items() if len(rows) == 3}
+    agree(losses(tmp_path / "alone"), finished)
+
+
+def test_a_run_that_was_killed_is_resumed_among_others(tmp_path):
+    store = tmp_path / "killed"
+    jobs = [planned(store, "fedavg", seed, "checkpoint_seconds=0") for seed in range(2)]
+    runs = Abreast()
+    for job in jobs:
+        runs.add(job, lambda event: None)
+    runs.turn()
+    runs.turn()
+    for run in list(runs._members.values()):
+        run.close()  # as if the process had died after a round or two: nothing is marked as finished
+    said, turns = together(jobs)
+    assert turns < 3, "it went on from its checkpoint"
+    assert all(outcome(events).kind is Ending.FINISHED for events in said.values())
+    together([planned(tmp_path / "whole", "fedavg", seed, "checkpoint_seconds=0") for seed in range(2)])
+    agree(losses(store), losses(tmp_path / "whole"))
+
+
+def test_finished_and_declined_runs_are_told_as_ever(tmp_path):
+    first = planned(tmp_path, "fedavg", 0)
+    together([first])
+    wrong = planned(tmp_path, "fedavg", 0, "rounds=0")
+    said, _ = together([first, wrong])
+    assert outcome(said[first]).kind is Ending.KNOWN
+    assert outcome(said[wrong]).kind is Ending.FAILED
+
+
+def test_each_run_keeps_its_own_warnings(tmp_path, monkeypatch):
+    real = FedAvg.aggregate
+
+    def aggregate(self, state, updates, fed):
+        logging.getLogger("fnll.methods.fedavg").warning("cohorts of %d", self.cohort_size)
+        return real(self, state, updates, fed)
+
+    monkeypatch.setattr(FedAvg, "aggregate", aggregate)
+    jobs = [planned(tmp_path, "fedavg", 0, f"fraction={fraction}") for fraction in (0.5, 1.0)]
+    handlers = logging.getLogger().handlers
+    said, _ = together(jobs)
+    assert logging.getLogger().handlers == handlers
+    told = [[text for text in outcome(said[job]).warnings if "cohorts" in text] for job in jobs]
+    assert told == [["cohorts of 2"], ["cohorts of 4"]]
+    kept = {line["text"] for path in tmp_path.iterdir() for line in warnings_in(path) if "cohorts" in line["text"]}
+    assert kept == {"cohorts of 2", "cohorts of 4"}
+
+
+def test_other_executors_run_as_before(tmp_path):
+    job = planned(tmp_path, "fedavg", 0, "executor=serial")
+    said, turns = together([job])
+    assert turns == 0
+    assert outcome(said[job]).kind is Ending.FINISHED
+
+
+def test_runs_that_train_alike_are_next_to_each_other():
+    jobs = [PlannedRun((f"seed={s}", f"method={m}"), m, seed=str(s)) for s in range(2) for m in ("a", "b")]
+    assert [(job.method, job.seed) for job in alike_first(jobs)] == [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")]
+
+
+def test_the_size_of_a_group_is_checked(tmp_path):
+    from fnll.sweep.launchers import launcher_of
+
+    with pytest.raises(UserError, match=r"sweep\.together"):
+        launcher_of({"launcher": "local", "together": 0}, [planned(tmp_path)], 1, tmp_path)
