@@ -16,8 +16,8 @@ from fnll.sweep.perform import perform
 
 WORLD = (
     "dataset=synthetic", "dataset.samples=90", "dataset.test_samples=30", "dataset.classes=3", "dataset.size=8",
-    "model=mlp", "model.hidden=[6]", "num_clients=4", "fraction=0.5", "local.epochs=2", "rounds=3", "executor=vectorised",
-    "partition=dirichlet",
+    "model=mlp", "model.hidden=[6]", "num_clients=4", "fraction=0.5", "local.epochs=2", "rounds=3",
+    "executor=vectorised", "partition=dirichlet",
 )  # fmt: skip
 TOLERANCE = 1e-3  # of the test loss, which moves with every weight
 
