@@ -18,7 +18,7 @@ from fnll.cli import main
 from fnll.federation import Kept, Ledger, Trace
 from fnll.harness.confident import Confident, confident, cross_validated, fold_of
 from fnll.harness.config import compose
-from fnll.harness.detectors import client_scores, correction_scores, precision_at, sample_scores
+from fnll.harness.detectors import client_scores, correction_scores, harm, in_words, precision_at, sample_scores
 from fnll.harness.diagnostics import Round
 from fnll.harness.execute import execute
 from fnll.harness.prepare import prepare
@@ -126,7 +126,7 @@ class TestConfident:
 
 def run_with(known: list[int] | None):
     truth = SimpleNamespace(labels=None, reviewed=None if known is None else torch.tensor(known))
-    return SimpleNamespace(truth=truth)
+    return SimpleNamespace(truth=truth, scenario=SimpleNamespace(called=lambda k: f"site {k}"))
 
 
 def verdict(suggested: list[int]) -> Verdict:
@@ -141,6 +141,17 @@ class TestFlag:
         assert "fix 0 and break 1" in doubt(run_with([0, -1, 0]), verdict([1, 1, 0]))
         assert doubt(run_with([1, 1, 0]), verdict([1, 1, 0])) is None
         assert doubt(run_with(None), verdict([1, 1, 0])) is None, "nobody knows"
+
+
+def test_a_clean_site_that_is_spoilt_is_named_even_if_the_whole_gets_better():
+    """FedCorr on four sites: it fixed the noisy ones, and broke labels of a clean one."""
+    owner = np.repeat([0, 1], 10)
+    clean, observed = np.zeros(20, int), np.repeat([1, 0], 10)
+    suggested = np.array([0] * 10 + [1] * 3 + [0] * 7)
+    assert harm(observed, suggested, clean, owner) == [1]
+    assert in_words([1], ["north", "south"].__getitem__) == "they would break more labels than they fix at south"
+    assert harm(observed, np.array([0] * 10 + [1] + [0] * 9), clean, owner) == [], "one label is chance"
+    assert in_words([], str) is None
 
 
 def test_labels_are_replaced_and_everything_else_stays():

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from scipy.stats import t as student
 
 from fnll.audit.panel import Member
-from fnll.harness.detectors import CALLED_NOISY, correction_scores
+from fnll.harness.detectors import CALLED_NOISY, correction_scores, harm, in_words
 from fnll.harness.prepare import Run
 from fnll.scenario.datasets.rows import guarded
 from fnll.scenario.scenario import UNKNOWN
@@ -105,6 +105,13 @@ class Joint:
         """What the suggestions would do to the labels that somebody reviewed."""
         known = self.run.dataset.reviewed
         return None if known is None else correction_scores(self.observed, self.suggested, known.numpy())
+
+    def doubt(self) -> str | None:
+        """Why the suggestions should not be taken, as far as a review tells."""
+        known, owners = self.run.dataset.reviewed, self.run.dataset.owners
+        if known is None or owners is None:
+            return None
+        return in_words(harm(self.observed, self.suggested, known.numpy(), owners.numpy()), self.run.scenario.called)
 
     def clients_table(self) -> pd.DataFrame:
         """clients.csv."""

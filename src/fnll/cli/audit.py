@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
     write_atomic(inside(folder, "plan.json"), plan.to_json())
     run, members = convene(data, plan, folder / "runs", lambda text: print(text, flush=True))
     joint = Joint(run, tuple(members))
-    if why := _harm(joint):
-        warnings.insert(0, why)
-        print(f"! {why}")
+    if why := joint.doubt():
+        warnings.insert(0, f"do not take the suggested labels: {why}")
+        print(f"! {warnings[0]}")
     _write(joint, plan, warnings, folder, args)
     for row in joint.clients_table().to_dict("records"):
         said = "NOISY" if row["noisy"] else ""
@@ -90,16 +90,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _harm(joint: Joint) -> str | None:
-    scores = joint.reviewed()
-    if scores is None or not scores["broken"] or scores["broken"] < scores["fixed"]:
-        return None
-    return (
-        f"do not take the suggested labels: of {scores['reviewed']} reviewed labels they would fix {scores['fixed']} "
-        f"and break {scores['broken']}"
-    )
 
 
 def _write(joint: Joint, plan: Plan, warnings: Sequence[str], folder: Path, args: argparse.Namespace) -> None:

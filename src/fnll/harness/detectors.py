@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.stats import rankdata, spearmanr
@@ -46,6 +46,35 @@ def client_scores(
     if clean.any():
         scores["find/accused"] = float(noisy[clean].mean())
     return scores
+
+
+def harm(observed: np.ndarray, suggested: np.ndarray, clean: np.ndarray, owner: np.ndarray) -> list[str | int]:
+    """What speaks against taking suggested labels, judged by those whose truth is known (`clean` not negative).
+
+    A sentence, if they would break at least as many as they fix; and the clients at which they would break more than
+    they fix, and more than a tenth: a clean site can be spoilt while the whole gets better.
+    """
+    told: list[str | int] = []
+    scores = correction_scores(observed, suggested, clean)
+    if scores["broken"] and scores["broken"] >= scores["fixed"]:
+        told.append(
+            f"of {scores['reviewed']} labels whose truth is known, they would fix {scores['fixed']} and break "
+            f"{scores['broken']}"
+        )
+    for k in np.unique(owner):
+        mine = owner == k
+        here = correction_scores(observed[mine], suggested[mine], clean[mine])
+        if here["broken"] > max(1, here["fixed"], CALLED_NOISY * here["reviewed"]):
+            told.append(int(k))
+    return told
+
+
+def in_words(found: Sequence[str | int], called: Callable[[int], str]) -> str | None:
+    """`harm` as one sentence; None if nothing speaks against the labels."""
+    said = [text for text in found if isinstance(text, str)]
+    spoilt = [called(k) for k in found if not isinstance(k, str)]
+    said += [f"they would break more labels than they fix at {', '.join(spoilt)}"] if spoilt else []
+    return "; ".join(said) or None
 
 
 def correction_scores(observed: np.ndarray, suggested: np.ndarray, clean: np.ndarray) -> dict[str, int]:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from fnll.federation import Snapshot
 from fnll.harness.confident import answers, confident, cross_validated
-from fnll.harness.detectors import CALLED_NOISY, correction_scores
+from fnll.harness.detectors import CALLED_NOISY, correction_scores, harm, in_words
 from fnll.harness.prepare import Run
 from fnll.harness.tally import Tally, labels_now
 from fnll.scenario.datasets.rows import guarded
@@ -166,11 +166,9 @@ def on_reviewed(run: Run, verdict: Verdict) -> dict[str, int] | None:
 
 
 def doubt(run: Run, verdict: Verdict) -> str | None:
-    """Why the suggested labels should not be taken: on labels whose truth is known they do more harm than good."""
-    scores = on_reviewed(run, verdict)
-    if scores is None or not scores["broken"] or scores["broken"] < scores["fixed"]:
+    """Why the suggested labels should not be taken: on labels whose truth is known they do harm."""
+    known = run.truth.labels if run.truth.labels is not None else run.truth.reviewed
+    if known is None:
         return None
-    return (
-        f"of {scores['reviewed']} labels whose truth is known, these corrections would fix {scores['fixed']} and break "
-        f"{scores['broken']}"
-    )
+    found = harm(verdict.label, verdict.suggested, known.numpy()[verdict.index], verdict.owner)
+    return in_words(found, run.scenario.called)
