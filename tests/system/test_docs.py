@@ -119,7 +119,7 @@ TINY = [
     "model=mlp", "model.hidden=[8]", "num_clients=8", "local.epochs=1", "noise.rho=0.6", "noise.tau=0.5",
 ]  # fmt: skip
 RECORDING = {  # settings under which eight rounds pass through every stage and record all that there is to record
-    "fedavg": ["dataset.validation=0.2", "dataset.classes=6"],
+    "fedavg": ["dataset.validation=0.2", "dataset.classes=6", "diagnostics_uploads=true"],
     "fedcorr": ["method.passes=2", "method.finetune=2"],
     "fedrn": ["method.warmup=2"],
     "fednoro": ["method.warmup=2"],

@@ -32,6 +32,7 @@ class Common:
     eval_every: Annotated[int, Field(ge=1, description="evaluate after every so many steps")]
     diagnostics_every: Annotated[int, Field(ge=0, description="0 switches memorisation curves off")]
     diagnostics_samples: Annotated[int, Field(ge=1, description="images that memorisation is measured on")]
+    diagnostics_uploads: bool
     checkpoint_seconds: Annotated[float, Field(ge=0, description="at most one checkpoint in so many seconds")]
     budget: Literal["updates", "rounds"]
 

@@ -167,7 +167,7 @@ def _train(
                     log.warning("round %d: the weights are no longer finite; the run has diverged", snapshot.t)
                     break
                 last = snapshot
-                observer.see(snapshot, ledger)
+                observer.see(snapshot, ledger, executor.last)
         except Exception as error:
             if not failed_over_numbers(error, last, executor.last):
                 raise

@@ -50,6 +50,8 @@ def settings(request: Request) -> dict[str, Any]:
     config["protocol"] = config["protocol"].partition(",")[0]  # in what settings differ follows from them
     if config["budget"] == "updates":  # runs of earlier versions, which had no other, keep their names
         del config["budget"]
+    if not config["diagnostics_uploads"]:  # likewise
+        del config["diagnostics_uploads"]
     return config
 
 

@@ -21,7 +21,14 @@ from fnll.harness.config import GROUPS, Request, compose, config_dir, folders, i
 from fnll.harness.identity import settings
 from fnll.harness.worlds import NONE, compared
 
-FREE = ("seed", "scenario_seed", "protocol", "diagnostics_every", "diagnostics_samples")  # no paper fixes these
+FREE = (
+    "seed",
+    "scenario_seed",
+    "protocol",
+    "diagnostics_every",
+    "diagnostics_samples",
+    "diagnostics_uploads",
+)  # no paper fixes these
 OFFICIAL = "_official"
 SAID = 3  # differences that a label spells out
 ABSENT = "nothing"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +23,7 @@ from fnll.harness.plain import plain
 from fnll.harness.prepare import Run
 from fnll.harness.tally import Tally
 from fnll.images import InMemory
+from fnll.types import Update
 
 
 class Progress(Protocol):
@@ -94,9 +96,19 @@ class Observer:
         method = self.run.method
         if not isinstance(method, Personal):
             return {}
+        return local_accuracies(method.models(snapshot.state), self._few())
+
+    def _uploads(self, snapshot: Snapshot, updates: Sequence[Update]) -> dict[int, float]:
+        """How good the models are that clients sent: each as the method would judge it if it were the server's."""
+        sent = {update.client: update.weights for update in updates if update.weights is not None}
+        states = ((client, replace(snapshot.state, weights=weights)) for client, weights in sorted(sent.items()))
+        return local_accuracies(((client, self.run.method.model(state)) for client, state in states), self._few())
+
+    def _few(self) -> TestSet:
+        """A part of the test set, for what is judged many at a time."""
         if self.sampled is None:
             self.sampled = self.test.sampled(self.run.cfg.diagnostics_samples)
-        return local_accuracies(method.models(snapshot.state), self.sampled)
+        return self.sampled
 
     def resume(self, snapshot: Snapshot | None, notes: Mapping[str, Any] | None = None) -> None:
         """Take up where a checkpoint left off; at the very beginning, note the labels as they were given."""
@@ -111,8 +123,8 @@ class Observer:
             rows = self.folder.rows()
             self.total = rows[-1]["time/total_s"] if rows else 0.0
 
-    def see(self, snapshot: Snapshot, ledger: Ledger) -> None:
-        """One method round is over."""
+    def see(self, snapshot: Snapshot, ledger: Ledger, updates: Sequence[Update] = ()) -> None:
+        """One method round is over; `updates` are the last that clients sent in it."""
         self.window.append(Round(snapshot.t, self.before, ledger, snapshot.clients))
         self.before = snapshot.clients
         step = self.step_of(snapshot)
@@ -125,12 +137,13 @@ class Observer:
         every = self.run.cfg.diagnostics_every
         memorised = every > 0 and (self._crossed(step, every) or step == self.run.cfg.rounds)
         covered, self.last_step = step - self.last_step, step
+        sent = updates if memorised and self.run.cfg.diagnostics_uploads else ()
         self.settle()
         if self.thread is None:
-            self._observe(snapshot, window, step, memorised, seconds / covered, self.total)
+            self._observe(snapshot, window, step, memorised, seconds / covered, self.total, sent)
         else:
             self.pending = self.thread.submit(
-                self._observe, snapshot, window, step, memorised, seconds / covered, self.total
+                self._observe, snapshot, window, step, memorised, seconds / covered, self.total, sent
             )
 
     def settle(self) -> None:
@@ -156,7 +169,14 @@ class Observer:
         return step // every > self.last_step // every
 
     def _observe(
-        self, snapshot: Snapshot, window: list[Round], step: int, memorised: bool, seconds: float, total: float
+        self,
+        snapshot: Snapshot,
+        window: list[Round],
+        step: int,
+        memorised: bool,
+        seconds: float,
+        total: float,
+        updates: Sequence[Update],
     ) -> None:
         started = time.perf_counter()
         model = self.run.method.model(snapshot.state)
@@ -176,6 +196,9 @@ class Observer:
         if memorised and (local := self._local_models(snapshot)):
             row |= local_scores(local)
             told = {"t": snapshot.t, "stage": row["stage"], "name": "local_accuracy", "value": plain(local)}
+            facts.append({"step": step, **told})
+        if sent := self._uploads(snapshot, updates):
+            told = {"t": snapshot.t, "stage": row["stage"], "name": "upload_accuracy", "value": plain(sent)}
             facts.append({"step": step, **told})
         row |= {"time/step_s": seconds, "time/total_s": total, "time/eval_s": time.perf_counter() - started}
         require_registered(row)

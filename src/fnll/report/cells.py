@@ -29,7 +29,7 @@ INCIDENTAL = {
     "runs_dir",
     "device",
 }
-INCIDENTAL |= {"checkpoint_seconds", "diagnostics_every", "diagnostics_samples"}
+INCIDENTAL |= {"checkpoint_seconds", "diagnostics_every", "diagnostics_samples", "diagnostics_uploads"}
 INCIDENTAL_LEAVES = {"root", "download", "cache", "path", "overlap", "_partial_", "_convert_", "_recursive_"}
 SYMBOLS = {"rho": "ρ", "tau": "τ", "alpha": "α", "beta": "β", "mu": "μ", "lambda": "λ", "num_clients": "clients"}
 WORDS: dict[Hashable, str] = {None: "none", True: "yes", False: "no"}
