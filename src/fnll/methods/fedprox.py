@@ -21,8 +21,8 @@ class FedProx(FedAvg):
     Clients minimise F_k(w) + (μ/2)‖w − w_g‖² (equation 2), so that they stay near the global weights w_g.
 
     Symbols: μ `mu`. The released codes of this field use other penalties under the same name; `form` has them:
-    `half_squared` is the paper's, `norm` FedCorr's code (μ‖w − w_g‖), `sum_tensor_norms` FNBench's (μ Σ‖·‖ tensor by
-    tensor; its factor ½ belongs in `mu`).
+    `half_squared` is the paper's, `norm` nearly FedCorr's code (μ‖w − w_g‖, there without each epoch's first batch),
+    `sum_tensor_norms` FNBench's (μ Σ‖·‖ tensor by tensor; its factor ½ belongs in `mu`).
     """
 
     limit_laws: ClassVar[dict[str, dict[str, float]]] = {"μ = 0 is FedAvg": {"mu": 0.0}}

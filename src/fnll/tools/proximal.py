@@ -28,7 +28,7 @@ def prox_penalty(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor], for
     |---|---|---|
     | half_squared | ½‖w − w_g‖² | FedProx (Li et al. 2020), equation 2 |
     | squared | ‖w − w_g‖² | FedCorr, equation 5 |
-    | norm | ‖w − w_g‖ over all parameters together | FedCorr's released code |
+    | norm | ‖w − w_g‖ over all parameters together | FedCorr's code, there not in an epoch's first batch |
     | sum_tensor_norms | Σ ‖w − w_g‖ tensor by tensor | FNBench |
 
     Entries of `anchor` that are not in `params` (buffers) do not count. At w = w_g the norms have gradient 0, a

@@ -35,8 +35,8 @@ ISIC_ADVICE = (
 )
 ICH_ADVICE = (
     "fetch the RSNA intracranial hemorrhage data from Kaggle, save its slices as PNG files in stage_1_train_images/, "
-    "put train_ICH.csv and test_ICH.csv (folder data of github.com/wnn2000/FedNoRo) beside it, and name the place with "
-    "dataset.root=DIR"
+    "put train_ICH.csv and test_ICH.csv beside it (folder data of github.com/wnn2000/FedNoRo, which also has "
+    "ICH_softlabel.csv for noise=h_idn_official), and name the place with dataset.root=DIR"
 )
 
 

@@ -31,8 +31,9 @@ from fnll.settings import check_fields
 class HIdnOfficial:
     """H-IDN as released, where no annotator is trained: p(Y|x) of all samples is read from a CSV file.
 
-    The file was not published. It has a column of ids, then one column per class, and its rows are in the order of the
-    training set. `soft_labels` is such a file; null trains the annotators of `noise=h_idn`.
+    `soft_labels` is such a file: a column of ids, then one column per class, its rows in the order of the training set.
+    That of ICH is data/ICH_softlabel.csv in FedNoRo's repository, beside train_ICH.csv. Null trains the annotators of
+    `noise=h_idn`.
     """
 
     rho: NoisyShare
