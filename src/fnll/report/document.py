@@ -24,6 +24,7 @@ from fnll.report.listings import (
     resource_table,
     scenario_table,
 )
+from fnll.report.own_clients import clients_table
 from fnll.report.render import as_csv, to_markdown
 from fnll.report.render import files as table_files
 from fnll.report.select import available_rules
@@ -62,6 +63,8 @@ def all_tables(analysis: Analysis, targets: Sequence[float] = TARGETS) -> list[T
     found.append(resource_table(analysis))
     if any(str(key).startswith("detect/") for key in store.metrics):
         found.append(detection_table(store))
+    if (named := clients_table(store)) is not None:
+        found.append(named)
     found += [settings_table(store), scenario_table(store), method_table(analysis)]
     missing = missing_table(store)
     return [dressed(table, analysis) for table in ([*found, missing] if missing.rows else found)]

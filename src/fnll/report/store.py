@@ -208,6 +208,7 @@ def _run_row(run: StoredRun, place: Place, varied: Sequence[str]) -> dict[str, A
         "data": str(manifest.get("dataset") or ""),
         "digest": _digest(run),
         "warnings": tuple((w.get("logger", ""), w["text"], w.get("about", "")) for w in run.warnings),
+        "client_names": tuple(map(str, manifest.get("client_names") or ())),
         "nominal": _levels(manifest.get("nominal")),
         "realised": _levels(manifest.get("realised")),
         "privileges": tuple(manifest.get("privileges") or ()),

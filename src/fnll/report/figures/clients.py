@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib.image import AxesImage
 from scipy.stats import gaussian_kde, norm, pearsonr
 
 from fnll.errors import UserError
+from fnll.plotting.names import shown, ticks
 from fnll.plotting.palette import COLOURS
 from fnll.plotting.style import legend_above, legend_below, panels, styled, whole_numbers
 from fnll.report.store import Store
@@ -37,6 +39,11 @@ def levels(store: Store, run_id: str, column: str = "realised") -> np.ndarray:
     return np.array(store.runs.loc[store.runs["run_id"] == run_id, column].iloc[0], dtype=float)
 
 
+def names(store: Store, run_id: str) -> tuple[str, ...]:
+    """What people call the clients of a run; nothing where they have no names."""
+    return tuple(store.runs.loc[store.runs["run_id"] == run_id, "client_names"].iloc[0])
+
+
 def noise_levels(store: Store, run_id: str) -> Figure:
     """The noise level each client was meant to have, and the share of wrong labels it got."""
     nominal, realised = levels(store, run_id, "nominal"), levels(store, run_id)
@@ -45,7 +52,7 @@ def noise_levels(store: Store, run_id: str) -> Figure:
         clients = np.arange(len(realised))
         ax.bar(clients, realised, color=COLOURS[5], label="realised")
         ax.plot(clients, nominal, linestyle="none", marker="_", markersize=9, color=MODEL, label="nominal")
-        _clients(ax, "label noise")
+        _clients(ax, "label noise", names(store, run_id))
         legend_above(ax)
     return figure
 
@@ -68,10 +75,10 @@ def noise_estimates(store: Store, run_id: str) -> Figure:
             stage = _stage(store, run_id, left[-1])
             axes[0].plot(clients, np.array(left[-1]["value"], float), color=NOISY, label=f"true, after {stage}")
         axes[0].plot(clients, estimated, "--", color=COLOURS[2], marker="o", markersize=3, label="estimated")
-        _clients(axes[0], "label noise")
+        _clients(axes[0], "label noise", names(store, run_id))
         legend_above(axes[0])
         if detection:
-            _detection(axes[1], detection[-1]["value"])
+            _detection(axes[1], detection[-1]["value"], names(store, run_id))
     return figure
 
 
@@ -115,14 +122,15 @@ def confusion(store: Store, run_id: str, *, first: bool = False) -> Figure:
     columns: dict[str, list[int]] = {"all clients": list(given)}
     if len(given) > 1:  # of very many clients the run recorded the sum alone
         by_noise = sorted(given, key=lambda k: np.trace(given[k]) / max(given[k].sum(), 1))
-        columns |= {f"client {k}": [k] for k in sorted((list(given) if first else by_noise)[:SHOWN])}
+        named, chosen = names(store, run_id), sorted((list(given) if first else by_noise)[:SHOWN])
+        columns |= {named[k] if named else f"client {k}": [k] for k in chosen}
     with styled():
         figure, axes = panels(len(columns) * len(stages), columns=len(columns), width=2.0, height=2.2)
         grid = iter(axes)
         for i, (stage, matrices) in enumerate(stages.items()):
             for j, (name, clients) in enumerate(columns.items()):
                 ax = next(grid)
-                _matrix(ax, np.sum([matrices[k] for k in clients], axis=0).astype(float), name)
+                _matrix(ax, np.sum([matrices[k] for k in clients], axis=0).astype(float), shown(name))
                 ax.set_xlabel("label" if i == len(stages) - 1 else "")
                 ax.set_ylabel("" if j else f"{stage}\ntrue label")
     return figure
@@ -239,18 +247,20 @@ def _matrix(ax: Axes, counts: np.ndarray, title: str) -> None:
     ax.grid(visible=False)
 
 
-def _detection(ax: Axes, counts: dict[str, list[float]]) -> None:
+def _detection(ax: Axes, counts: dict[str, list[float]], named: Sequence[str]) -> None:
     names = {"tp": "true positive", "fn": "false negative", "fp": "false positive", "tn": "true negative"}
     bottom = np.zeros(len(counts["client"]))
     for (key, label), colour in zip(names.items(), (COLOURS[2], COLOURS[4], COLOURS[1], COLOURS[5]), strict=True):
         ax.bar(range(len(bottom)), counts[key], bottom=bottom, color=colour, label=label)
         bottom += np.array(counts[key], dtype=float)
     every = -(-len(bottom) // TICKS)
-    ax.set_xticks(range(0, len(bottom), every), [str(k) for k in counts["client"][::every]])
+    told = [shown(named[int(k)]) if named else str(k) for k in counts["client"][::every]]
+    ax.set_xticks(range(0, len(bottom), every), told)
     ax.set(xlabel="client found noisy", ylabel="samples")
     legend_above(ax)
 
 
-def _clients(ax: Axes, ylabel: str) -> None:
+def _clients(ax: Axes, ylabel: str, named: Sequence[str]) -> None:
     ax.set(xlabel="client", ylabel=ylabel, ylim=(0, 1.02))
     whole_numbers(ax.xaxis)
+    ticks(ax, named)
