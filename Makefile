@@ -11,12 +11,13 @@ EXPERIMENT ?= rho_tau
 SEEDS ?= 3
 JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 RUNS ?= runs
+MINUTES ?= 10
 ARGS ?=
 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test test-all lint types format sweep report bench docs clean
+.PHONY: help install dev demo test test-all lint types format sweep report bench chaos fuzz docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -66,6 +67,12 @@ report: $(READY) ## Turn the runs into tables, figures and a page: make report R
 
 bench: $(READY) ## Measure speed against bare PyTorch, in one run
 	$(BIN)/fnll bench $(ARGS)
+
+chaos: $(DEV) ## Kill, fill, flip and damage runs for MINUTES=10, and count
+	$(BIN)/python tests/campaigns/chaos.py --minutes $(MINUTES) $(ARGS)
+
+fuzz: $(DEV) ## Mutate a thousand command lines and configs
+	FNLL_FUZZ=1000 $(BIN)/python -m pytest -m slow tests/system/test_mistakes.py -k mutated $(ARGS)
 
 docs: $(DEV) ## Build the documentation into site/ (warnings are errors)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -125,5 +125,6 @@ def _read(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
         try:
             found += read_json(path)["suites"].items()
         except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-            raise UserError(f"--read {path}: this is not what fnll bench --json writes ({error})") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"--read {path}: this is not what fnll bench --json writes ({reason})") from None
     return found

@@ -85,7 +85,7 @@ def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
 
 def _execute(request: Request) -> float | None:
     # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait for them.
-    from fnll.harness.execute import execute
+    from fnll.harness.execute import ask, execute
     from fnll.harness.loggers import watchers
     from fnll.harness.prepare import prepare
     from fnll.harness.warned import listening
@@ -95,6 +95,7 @@ def _execute(request: Request) -> float | None:
     with listening(lambda text, _: console.print(f"[yellow]![/] {escape(text)}", soft_wrap=True)) as warned:
         mirrors = watchers(request)  # first: a mistake in them shows before data is read
         run = prepare(request)
+        ask(run)  # now: a run that is declined leaves nothing behind, as other mistakes
         folder = Path(request.cfg.runs_dir) / run.run_id
         known = (folder / "summary.json").exists()
         return _tell(request, execute(run, [RunBar(console), *mirrors], warned=warned), known=known)

@@ -13,15 +13,16 @@ from types import FrameType
 
 from rich.console import Console
 
-from fnll.errors import UserError, require_integer
+from fnll.errors import UserError, require, require_integer
 from fnll.harness.config import compose, store_of
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import Plain, Terminal, summarise, told_once
 from fnll.sweep.events import Ending
 from fnll.sweep.grid import PlannedRun, alike_first, expand, shard
-from fnll.sweep.launchers import check_store, launcher_of
+from fnll.sweep.launchers import NAMES, check_store, launcher_of, unknown_launcher
 from fnll.sweep.needs import counted, needed
 from fnll.sweep.recall import Recall
+from fnll.system.files import remove_empty
 
 DESCRIPTION = """A grid of runs, in Hydra's own syntax for multiruns. Finished runs are skipped, interrupted ones are
 resumed, and a failed run does not stop the others, so the same command can be repeated at any time.
@@ -47,9 +48,17 @@ def main(argv: Sequence[str]) -> int:
     if args.dry_run:
         return _dry_run(console, jobs, args.config_dir)
     runs_dir = store_of(compose(jobs[0].words, args.config_dir).cfg)
+    require(str(grid.settings["launcher"]) in NAMES, unknown_launcher(grid.settings["launcher"]))
+    new = not runs_dir.exists()
     check_store(runs_dir)
     started, recall = time.monotonic(), Recall(args.config_dir)
-    with _sigterm_is_ctrl_c(), closing(launcher_of(grid.settings, jobs, args.jobs, runs_dir)) as launcher:
+    try:
+        chosen = launcher_of(grid.settings, jobs, args.jobs, runs_dir)
+    except UserError:
+        if new:
+            remove_empty(runs_dir)
+        raise
+    with _sigterm_is_ctrl_c(), closing(chosen) as launcher:
         console.print(f"{len(jobs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
         with (Terminal if console.is_terminal else Plain)(console, len(jobs)) as display:
             ordered = alike_first(jobs) if getattr(launcher, "together", 1) > 1 else jobs

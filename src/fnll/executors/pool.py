@@ -203,7 +203,10 @@ def _shutdown(workers: dict[int, Worker], owner: int) -> None:
 
 def _checked(devices: Sequence[str], device: torch.device) -> list[torch.device]:
     """The workers' devices; one for all of them unless more are named."""
-    named = [torch.device(name) for name in devices] or [device]
+    try:
+        named = [torch.device(name) for name in devices] or [device]
+    except RuntimeError:
+        raise UserError(f"executor.devices are names such as cuda:0, got {list(devices)}") from None
     if any(one.type != device.type for one in named):
         raise UserError(f"executor.devices must be of the same type as device={device.type}, got {list(devices)}")
     return named

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 CONFIG_NAME = "run"
 MISTAKES = (HydraException, OmegaConfBaseException, yaml.YAMLError)  # what a wrong word or file makes Hydra raise
+INTERNALS = ("full_key:", "object_type=", "reference_type=", "See https://")  # of OmegaConf's messages
+LONGEST = 255  # bytes of a name in a file system
+CHOICE = re.compile(r"[A-Za-z_~*]\S*|[\[('\"$].*[A-Za-z_].*")  # a name, several, or what is resolved to one
 ENTRY_POINTS = "fnll.configs"
 RENAMED = {"executor=cohort": "executor=vectorised"}  # words of earlier versions that are still understood
 GROUPS = (
@@ -173,6 +176,14 @@ def check_choices(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Non
         if {f"{group}=", f"{group}=null", f"~{group}"}.intersection(words):
             choices = ", ".join(sorted(options(group, config_dirs)))
             raise UserError(f"{group} needs a choice; leave it out, or type {group}=NAME with one of {choices}")
+    for word in words:
+        key, equals, value = word.lstrip("+").partition("=")
+        if equals and not key:
+            raise UserError(f"{word!r} is not a setting; type SETTING=VALUE, as in seed=1")
+        if key in GROUPS and not CHOICE.fullmatch(value):
+            raise UserError(f"there is no {key} called {value!r}; {nearest(value, options(key, config_dirs))}")
+        if key.startswith(("hydra.run", "hydra.sweep", "hydra.output_subdir")):
+            raise UserError(f"{key} would put a folder of Hydra's somewhere; leave it out: runs go to runs_dir")
 
 
 def papers_words(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[str]:
@@ -196,6 +207,8 @@ def papers_words(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list
 
 def folders(config_dirs: Sequence[Path] = ()) -> list[Path]:
     """Every folder of configs: ours, the plugins', and those that were named."""
+    for folder in config_dirs:
+        require(Path(folder).is_dir(), f"--config-dir {folder} is no folder; give one that holds configs")
     return [config_dir(), *plugin_dirs().values(), *config_dirs]
 
 
@@ -239,12 +252,20 @@ def store_of(cfg: DictConfig) -> Path:
         isinstance(cfg.runs_dir, str) and cfg.runs_dir != "",
         f"runs_dir must name a folder, got {cfg.runs_dir!r}; type runs_dir=runs, or runs_dir=./3 for one called 3",
     )
+    require(
+        all(len(part.encode()) <= LONGEST for part in Path(cfg.runs_dir).parts),
+        f"runs_dir has a name of more than {LONGEST} letters, which no file system takes; type a shorter one",
+    )
     return Path(cfg.runs_dir)
 
 
 def _check_keys(cfg: dict[str, Any]) -> None:
     """Refuse settings that nothing reads: a misspelt one in a YAML, or behind `+`, would be believed to count."""
     known = _top_level()
+    require(
+        isinstance(cfg.get("eval"), dict),
+        f"eval is a group of settings, got {cfg.get('eval')!r}; type eval.batch_size=1000",
+    )
     expected = known.keys() - {"defaults", "hydra"}
     for prefix, given, names in (("", cfg, expected), ("eval.", cfg.get("eval") or {}, known["eval"].keys())):
         for key in given.keys() - names - (set() if prefix else set(GROUPS)):
@@ -293,7 +314,8 @@ def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
     if value:
         full = getattr(error, "full_key", None) or value["key"]
         return UserError(f"{full} has no value; type {full}=...")
-    return UserError(re.sub(r"\s*\n\s*", " ", text).strip())
+    told = [line.strip() for line in text.splitlines() if not line.strip().startswith(INTERNALS)]
+    return UserError(" ".join(line for line in told if line) or type(error).__name__)
 
 
 def _no_setting(key: str) -> UserError:

@@ -72,7 +72,7 @@ def execute(
         describe(run.request, folder, **facts_of(run))
         warned.keep_in(folder.path, settings(run.request))
         warn_of(run.dataset, run.scenario, run.truth)
-        _ask(run)
+        ask(run)
         return _train(run, folder, watchers or [], spare_core, executor_of)
     except DeclinedError as error:
         folder.mark(Status.DECLINED, {"reason": str(error)})
@@ -109,7 +109,7 @@ def prepare_or_record(request: Request) -> Run:
     return run
 
 
-def _ask(run: Run) -> None:
+def ask(run: Run) -> None:
     """Let the method decline a scenario that it cannot take, and a budget in which it would be another method."""
     if reason := not_compared(run.request):
         raise DeclinedError(reason)

@@ -17,7 +17,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class, get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from fnll.errors import UserError, nearest
+from fnll.errors import UserError, nearest, require
 from fnll.federation import Executor, Method, World
 from fnll.harness import identity
 from fnll.harness.budget import in_rounds, too_small
@@ -105,6 +105,9 @@ class Run:
     def check(self) -> None:
         """Make what a run starts with, so that a mistake in its settings shows before there is a folder of it."""
         _ = self.method, self.net.head_names
+        if dict(self.net.settings).get("pretrained") not in (None, "torchvision"):
+            self.net.fresh(0)  # a file that is not there, or holds something else
+        self.executor().close()  # its workers start when they are first needed
 
     def executor(self) -> Executor:
         return complete(
@@ -157,6 +160,7 @@ def prepare(request: Request, load: Callable[[DictConfig], Dataset] = loaded) ->
     dataset = load(cfg.dataset)
     known_as = with_given_clients(known_as, dataset)
     scenario, truth = scenario_of(cfg, dataset)
+    require(sum(scenario.sizes) > 0, "no client has a sample; type more samples, or a smaller dataset.validation")
     run = Run(known_as, dataset, scenario, truth, device, key)
     run.check()
     return run
@@ -269,7 +273,7 @@ def _misspelt(target: str, group: str) -> UserError | None:
 def _explain_arguments(target: Any, group: str, error: TypeError, shared: dict[str, Any]) -> Exception:
     text = str(error)
     known = [name for name in inspect.signature(target).parameters if name not in shared] if target else []
-    unexpected = re.search(r"unexpected keyword argument '(\w+)'", text)
+    unexpected = re.search(r"unexpected keyword argument '([^']*)'", text)
     if unexpected:
         return UserError(f"{group} has no setting called {unexpected[1]!r}; {nearest(unexpected[1], known)}")
     missing = re.search(r"missing \d+ required .*?: (.*)", text)

@@ -8,9 +8,11 @@ same setting.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +30,7 @@ from fnll.harness.trust import allowed
 from fnll.sweep import for_methods
 from fnll.sweep.tables import PAPER, asked_size, is_table, selected, smaller
 
+MOST = 100_000  # runs of one sweep
 CELLS = "cells"
 TRAINING = ("dataset", "model", "local", "method", "precision", "executor")  # settings that decide how clients train
 EXPERIMENT, METHOD, SEED = "experiment", "method", "seed"
@@ -75,6 +78,7 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
         chosen = {EXPERIMENT: experiment} if experiment else {}
         base = compose([*chosen.values(), *control], dirs)
         node: Any = OmegaConf.to_container(base.cfg.sweep)
+        _require_groups(node)
         settings = settings or node
         cells, rest = _cells(node[CELLS]), dict(own)
         if mini:
@@ -98,6 +102,14 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
         for (words, (assignment, name)), label in zip(unique.items(), labels, strict=True)
     ]
     return Grid(tuple(jobs), settings)
+
+
+def _require_groups(node: Any) -> None:
+    """Refuse a value in the place of a group of settings."""
+    require(isinstance(node, dict), f"sweep is a group of settings, got {node!r}; see docs/sweeps.md")
+    for key in ("params", "submitit", "ray"):
+        found = node.get(key) or {}
+        require(isinstance(found, dict), f"sweep.{key} is a mapping from settings to values, got {found!r}")
 
 
 def shard(jobs: Sequence[PlannedRun], part: str) -> tuple[PlannedRun, ...]:
@@ -149,7 +161,8 @@ def _alternatives(override: Override, config_dirs: Sequence[Path]) -> list[str]:
     if not override.is_sweep_override():
         return [word]
     require(override.is_discrete_sweep(), f"{word}: an interval has no list of values; use range(...) or commas")
-    values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    values = list(islice((f"{override.get_key_element()}={v}" for v in override.sweep_string_iterator()), MOST + 1))
+    require(len(values) <= MOST, f"{word} gives more than {MOST} values; a sweep has at most that many runs")
     if not values:
         known = ", ".join(sorted(options(override.key_or_group, config_dirs)))
         raise UserError(f"{word} gives no value" + (f"; choose from: {known}" if known else ""))
@@ -161,6 +174,8 @@ def _control(own: dict[str, list[str]]) -> list[str]:
     keys = [key for key in own if key == "sweep" or key.startswith("sweep.")]
     for key in keys:
         require(len(own[key]) == 1, f"{key} is about the sweep as a whole and cannot be swept over")
+    store = own.get("runs_dir", [""])
+    require(len(store) == 1, f"runs_dir is one folder for the whole sweep, got {len(store)}; type runs_dir=DIR")
     return [own.pop(key)[0] for key in keys]
 
 
@@ -177,6 +192,8 @@ def _assignments(
     order = [*params, *dict.fromkeys(key for cell in cells for key in cell), *own]
     rank = {SEED: 0, CELLS: 1, METHOD: 3}  # a store fills seed by seed, and methods meet the same scenario in a row
     slowest_first = sorted(axes, key=lambda key: rank.get(key, 2))
+    number = math.prod(len(axis) for axis in axes.values())
+    require(number <= MOST, f"this grid has {number} runs, and a sweep at most {MOST}; leave out some values")
     products = itertools.product(*(axes[key] for key in slowest_first))
     merged = ({key: word for part in parts for key, word in part.items()} for parts in products)
     return [{key: one[key] for key in dict.fromkeys(order) if key in one} for one in merged]

@@ -43,7 +43,12 @@ def launcher_of(
         from fnll.sweep.ray_tasks import RayLauncher
 
         return RayLauncher(settings["ray"], len(jobs))
-    raise UserError(f"sweep.launcher={name} is not known; {nearest(str(name), NAMES)}")
+    raise UserError(unknown_launcher(name))
+
+
+def unknown_launcher(name: object) -> str:
+    """The sentence about a launcher that does not exist."""
+    return f"sweep.launcher={name} is not known; {nearest(str(name), NAMES)}"
 
 
 def check_store(runs_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -13,11 +14,15 @@ from multiprocessing.connection import Connection, wait
 
 from omegaconf import DictConfig, OmegaConf
 
+from fnll.errors import UserError
 from fnll.sweep.events import Ended, Event, Lost
 from fnll.sweep.grid import PlannedRun
 from fnll.system.processes import GONE
 
+log = logging.getLogger(__name__)
+
 PRELOAD = ["fnll.sweep.runner"]  # imported once, by the fork server
+TRIES = 3  # fork servers that may die in a row
 TIMEOUT = 5.0  # seconds that idle workers get to leave by themselves
 
 
@@ -75,7 +80,7 @@ class LocalLauncher:
                     return worker
         idle = next((worker for worker in self._workers if not worker.runs), None)
         if idle is None and len(self._workers) < self.processes:
-            idle = Worker(self.spare_core)
+            idle = new_worker(self.spare_core)
             self._workers.append(idle)
         return idle
 
@@ -158,6 +163,22 @@ class Worker:
         if code == -signal.SIGKILL:
             return "SIGKILL: often the system's answer when memory runs out; --jobs 1 needs the least"
         return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+
+
+def new_worker(spare_core: bool) -> Worker:
+    """A worker; if the fork server dies while it is asked for one, from the next fork server."""
+    for attempt in range(TRIES):
+        try:
+            return Worker(spare_core)
+        except (EOFError, OSError) as error:
+            log.warning("the process that starts workers died (%s); starting another", type(error).__name__)
+            if attempt == TRIES - 1:
+                raise UserError(
+                    f"the process that starts the sweep's workers died {TRIES} times; if memory is short, close other "
+                    "programs, then type the command again to resume"
+                ) from error
+            warm_up()
+    raise AssertionError("unreachable")
 
 
 def _serve(connection: Connection, directory: str, spare_core: bool) -> None:

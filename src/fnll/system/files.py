@@ -98,6 +98,14 @@ def remove_file(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
+def remove_empty(folder: Path) -> None:
+    """Remove the folder `folder` if nothing is in it, or in the folders in it."""
+    with suppress(OSError):
+        for inner in [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]:
+            inner.rmdir()
+        folder.rmdir()
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what processes left in `folder` that were killed in `write_atomic`, and nothing else."""
     for path in folder.iterdir() if folder.is_dir() else ():

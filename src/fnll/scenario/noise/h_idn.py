@@ -39,6 +39,7 @@ class HIdn:
 
     def __post_init__(self) -> None:
         check_fields(self, "noise")
+        require(isinstance(self.annotator, Annotator), "noise.annotator is a group of settings; leave it as it is")
         require_ordered_levels(self.eta_low, self.eta_high)
 
     def __call__(self, dataset: Dataset, shards: list[np.ndarray], seed: int) -> NoisyLabels:
