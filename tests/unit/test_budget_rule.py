@@ -76,3 +76,19 @@ def test_fednoro_without_noisy_clients_has_as_many_rounds_as_with_them(tmp_path)
     assert short["step"] == 4
     assert 8 < short["comm/client_updates"] < 32  # 8 in the warm-up, and three rounds of the clean clients
     assert (short["comm/client_updates"] - 8) % 3 == 0
+
+
+def test_fedcorrs_last_stage_is_as_long_however_many_clients_are_clean(tmp_path):
+    """D5 of the catalogue: 1 round's worth of stage 1, then T_2 = 2 and T_3 = 2 rounds, as FedNoRo counts them."""
+    words = ["method=fedcorr", "method.passes=1", "method.finetune=2", "fraction=1", "num_clients=8", "rounds=5"]
+    words += ["dataset=synthetic", "dataset.samples=160", "dataset.test_samples=10", "dataset.size=4", "model=mlp"]
+    words += ["local.epochs=1", "noise.rho=0.5", "noise.tau=0.9", "device=cpu", f"runs_dir={tmp_path}"]
+    words += ["diagnostics_every=0", "eval.overlap=false", "budget=rounds"]
+    run = prepare(compose(words))
+    execute(run)
+    told = [json.loads(line) for line in (tmp_path / run.run_id / "diagnostics.jsonl").read_text().splitlines()]
+    (clean,) = [fact["value"] for fact in told if fact["name"] == "clean_clients"]
+    assert 0 < len(clean) < 8  # or the test says nothing
+    last = json.loads((tmp_path / run.run_id / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 5
+    assert last["comm/client_updates"] == 8 + 2 * len(clean) + 2 * 8

@@ -103,6 +103,12 @@ def test_notes_say_protocol_privileges_and_differing_settings(tmp_path):
     assert "local.lr differs between rows: fedavg 0.03; fedrn 0.01." in notes
 
 
+def test_a_protocol_that_is_not_quite_the_papers_is_said_though_all_rows_have_it(tmp_path):
+    write_run(tmp_path, "fedavg", [0.1], config={"protocol": "paper, but rounds 30 (100)"})
+    notes = " ".join(main_table(analyse(load(tmp_path))).notes)
+    assert "Protocol of every row: paper, but rounds 30 (100)." in notes
+
+
 def test_diverged_and_partial_cells_say_so(tmp_path):
     for seed in range(3):
         write_run(tmp_path, "fedavg", [0.5] * 10, seed=seed)

@@ -90,6 +90,8 @@ def protocol_notes(store: Store) -> list[str]:
     notes = []
     if set(by_protocol) == {"paper"}:
         notes.append("Protocol: every row has its own paper's settings.")
+    elif len(by_protocol) == 1 and (only := next(iter(by_protocol))) != "shared":
+        notes.append(f"Protocol of every row: {only}.")
     if len(by_protocol) > 1:
         named = {name: ", ".join(map(store.name, sorted(rows))) for name, rows in sorted(by_protocol.items())}
         notes.append(f"Protocols differ: {'; '.join(f'{name}: {rows}' for name, rows in named.items())}.")
