@@ -17,6 +17,7 @@ from fnll.harness.prepare import prepare
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, assemble
 from fnll.scenario.card import Card, card, named
+from fnll.scenario.card_compared import compared_bars
 from fnll.scenario.card_figures import class_bars, class_bubbles, draw, noise_levels, transitions
 
 TINY = ["dataset=synthetic", "dataset.samples=240", "dataset.test_samples=40", "dataset.classes=4", "dataset.size=4"]
@@ -275,3 +276,17 @@ def test_config_dirs_are_searched(capsys, tmp_path):
     out = scene(capsys, *TINY, "noise=mine", "--config-dir", str(tmp_path), "--save", str(Path(tmp_path) / "a.npz"))
     assert "noise mine" in out
     assert f"fnll run --config-dir={tmp_path} dataset=synthetic" in out
+
+
+def test_scenarios_are_compared_in_one_picture(capsys, tmp_path):
+    words = [*TINY, "partition=bernoulli_dirichlet", "--beside", "partition.p=0.9", "--beside", "partition.p=0.3"]
+    scene(capsys, *words, "--out", str(tmp_path))
+    assert {"compared_bars.svg", "compared_bars.png", "compared_bubbles.svg"} <= {p.name for p in tmp_path.iterdir()}
+    assert main(["scene", *TINY, "--beside", "partition.p=0.9", "--out", str(tmp_path)]) == 2
+    assert "twice or more" in capsys.readouterr().err
+
+
+def test_compared_panels_share_a_scale_and_carry_their_words():
+    figure = compared_bars({"small": large(size=20), "large": large(size=40)})
+    assert [ax.get_title() for ax in figure.axes] == ["small", "large"]
+    assert len({ax.get_ylim() for ax in figure.axes}) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ about possible problems. It takes the settings of `fnll run`; those unrelated to
   fnll scene                                                the default scenario, as a table
   fnll scene partition=bernoulli_dirichlet partition.p=0.3 num_clients=100
   fnll scene noise=ramp noise.high=0.8 --out scene          figures, and clients.csv with all clients
+  fnll scene partition=bernoulli_dirichlet --beside partition.p=0.7 --beside partition.p=0.3 --out scene
   fnll scene dataset=cifar10 noise=h_idn --save ours.npz    one small file without images, to share
   fnll scene dataset=cifar10 scenario=file scenario.path=ours.npz
   fnll run   dataset=cifar10 scenario=file scenario.path=ours.npz method=fedcorr
@@ -49,9 +51,8 @@ SEED = "scenario_seed"
 def main(argv: Sequence[str]) -> int:
     """Build or load the scenario, print its card, write what was asked for."""
     args = _parser().parse_intermixed_args(list(argv))
-    request = compose(args.words, args.config_dir)
-    check_settings(request.cfg)
-    check_parts(request.cfg, ("dataset", "scenario", "partition", "noise"))
+    _require_beside(args.beside, args.out)
+    request = _request(args.words, args.config_dir)
     known_as = described(request)
     dataset: Dataset = made(request.cfg.dataset, "dataset")
     known_as = with_given_clients(known_as, dataset)
@@ -69,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
         _say(console, f"  {command(words, args.config_dir)}")
     if args.out:
         written = _write(facts, args.out, chosen)
+        written += _write_beside(args.words, args.beside, args.out, args.config_dir)
         _say(console, f"\nwritten to {args.out}: {', '.join(path.name for path in written)}")
     return 0
 
@@ -81,12 +83,42 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the scenario to one small file")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures (SVG and PNG) and clients.csv")
     parser.add_argument(
+        "--beside", action="append", default=[], metavar="'SETTING=VALUE ...'",
+        help="with --out: one more panel of a picture that compares scenarios, with these further settings; repeat it",
+    )  # fmt: skip
+    parser.add_argument(
         "--clients", metavar="K,K,...", help="clients to show and to draw label transitions of (default: the noisiest)"
     )
     parser.add_argument(
         "--config-dir", "-cd", type=Path, action="append", default=[], metavar="DIR", help="a folder of more configs"
     )
     return parser
+
+
+def _request(words: Sequence[str], config_dirs: Sequence[Path]) -> Request:
+    request = compose(words, config_dirs)
+    check_settings(request.cfg)
+    check_parts(request.cfg, ("dataset", "scenario", "partition", "noise"))
+    return request
+
+
+def _require_beside(beside: Sequence[str], out: Path | None) -> None:
+    if beside and (len(beside) < 2 or out is None):
+        raise UserError(
+            "--beside compares scenarios in one picture: give it twice or more, and --out DIR for the picture"
+        )
+
+
+def _write_beside(words: Sequence[str], beside: Sequence[str], folder: Path, config_dirs: Sequence[Path]) -> list[Path]:
+    """The pictures that compare the scenarios of `--beside`."""
+    from fnll.scenario.card_compared import draw_compared  # late, as `draw` is
+
+    cards = {}
+    for further in beside:
+        cfg = _request([*words, *shlex.split(further)], config_dirs).cfg
+        dataset: Dataset = made(cfg.dataset, "dataset")
+        cards[further] = card(*scenario_of(cfg, dataset), dataset.class_names)
+    return draw_compared(cards, folder) if cards else []
 
 
 def _clients(words: str | None, num_clients: int) -> list[int]:

@@ -52,18 +52,24 @@ def class_bubbles(card: Card) -> Figure:
     with styled():
         figure = Figure(figsize=(width, height), layout="constrained")
         ax = figure.add_subplot()
-        ax.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3), xlabel="client")
-        _classes(ax, card)
-        _whole(ax, clients)
-        ticks(ax, card.client_names)
-        if classes <= NAMES_UP_TO:
-            _dots(ax, card.counts)
-        else:
-            ax.grid(visible=False)
-            scale = PowerNorm(0.5, 0, int(card.counts.max()))  # so that few samples differ from none
-            cells = ax.imshow(card.counts.T, cmap="Blues", norm=scale, aspect="auto", origin="lower")
-            figure.colorbar(cells, ax=ax, label="samples", fraction=0.05, pad=0.02)
+        bubbles(ax, card)
     return figure
+
+
+def bubbles(ax: Axes, card: Card) -> None:
+    """One panel of `class_bubbles`."""
+    clients, classes = card.num_clients, card.num_classes
+    ax.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3), xlabel="client")
+    _classes(ax, card)
+    _whole(ax, clients)
+    ticks(ax, card.client_names)
+    if classes <= NAMES_UP_TO:
+        _dots(ax, card.counts)
+    else:
+        ax.grid(visible=False)
+        scale = PowerNorm(0.5, 0, int(card.counts.max()))  # so that few samples differ from none
+        cells = ax.imshow(card.counts.T, cmap="Blues", norm=scale, aspect="auto", origin="lower")
+        ax.figure.colorbar(cells, ax=ax, label="samples", fraction=0.05, pad=0.02)
 
 
 def class_bars(card: Card) -> Figure:
@@ -72,7 +78,7 @@ def class_bars(card: Card) -> Figure:
     few = card.num_classes <= len(CLASS_COLOURS)
     with styled():
         figure, (ax,) = panels(1, width=_between(2 + 0.22 * card.num_clients, 4.6, 9), height=3.2)
-        _stacked(ax, card.counts[order], card.class_names)
+        stacked(ax, card.counts[order], card.class_names)
         ax.grid(axis="x", visible=False)
         ax.set(xlim=(-0.7, card.num_clients - 0.3), ylim=(0, 1.05 * max(1, card.sizes.max())))
         ax.set(xlabel="client, sorted by size", ylabel="samples")
@@ -84,10 +90,10 @@ def class_bars(card: Card) -> Figure:
             ax.set_xticks([])
         if few:
             handles, labels = ax.get_legend_handles_labels()  # upside down, as the classes are stacked
-            figure.legend(handles[::-1], labels[::-1], loc="outside right upper", title=_kind(card), alignment="left")
+            figure.legend(handles[::-1], labels[::-1], loc="outside right upper", title=kind(card), alignment="left")
         else:
             scale = ScalarMappable(Normalize(0, card.num_classes - 1), "viridis")
-            figure.colorbar(scale, ax=ax, label=_kind(card), fraction=0.05, pad=0.02)
+            figure.colorbar(scale, ax=ax, label=kind(card), fraction=0.05, pad=0.02)
     return figure
 
 
@@ -182,10 +188,11 @@ def _classes(ax: Axes, card: Card) -> None:
         ax.set_yticks(range(card.num_classes), card.class_names)
     else:
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_ylabel(_kind(card))
+    ax.set_ylabel(kind(card))
 
 
-def _kind(card: Card) -> str:
+def kind(card: Card) -> str:
+    """What the classes of a card are."""
     return "true class" if card.clean is not None else "observed label"
 
 
@@ -196,7 +203,7 @@ def _whole(ax: Axes, clients: int) -> None:
         ax.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
 
 
-def _stacked(ax: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
+def stacked(ax: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
     """One collection of rectangles per class: a rectangle each, as `Axes.bar` has it, would be 10,000 for CIFAR-100."""
     clients, classes = counts.shape
     few = classes <= len(CLASS_COLOURS)
