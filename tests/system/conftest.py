@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from commands import forked
+from tiny import TINY as WORLD
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=6", "local.epochs=1",
-]  # fmt: skip
+TINY = [*WORLD, "rounds=6"]
 
 
 @pytest.fixture

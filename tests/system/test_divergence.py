@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tiny import TINY
 
 from fnll.errors import UserError
 from fnll.federation import Snapshot, Totals
@@ -17,18 +18,15 @@ from fnll.harness.prepare import prepare
 from fnll.report import load
 from fnll.types import State, Update
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=8", "local.epochs=1", "eval.overlap=false",
-]  # fmt: skip
+WORLD = [*TINY, "rounds=8", "eval.overlap=false"]
 RATES = (1, 5, 20, 100, 1e3, 1e6, 1e30)
 
 
 def ended(store, *words):
     try:
-        return execute(prepare(compose([*TINY, f"runs_dir={store}", *words])))
+        return execute(prepare(compose([*WORLD, f"runs_dir={store}", *words])))
     except DeclinedError:
-        return execute(prepare(compose([*TINY, f"runs_dir={store}", *words, "rounds=40"])))
+        return execute(prepare(compose([*WORLD, f"runs_dir={store}", *words, "rounds=40"])))
 
 
 def judge(summary):

@@ -13,6 +13,7 @@ import wandb
 from google.protobuf.message import DecodeError
 from lightning.pytorch.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny import TINY, PowerCut, PowerCutError
 from wandb.proto import wandb_internal_pb2
 
 from fnll.errors import UserError
@@ -21,10 +22,7 @@ from fnll.harness.execute import execute
 from fnll.harness.loggers import Mirror, watchers
 from fnll.harness.prepare import prepare
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=4", "local.epochs=1", "eval.overlap=false", "seed=3",
-]  # fmt: skip
+WORLD = [*TINY, "rounds=4", "eval.overlap=false", "seed=3"]
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +33,7 @@ def no_account(monkeypatch, tmp_path):
 
 
 def run(tmp_path: Path, *overrides: str, extra=()) -> Path:
-    request = compose([*TINY, f"runs_dir={tmp_path}", *overrides])
+    request = compose([*WORLD, f"runs_dir={tmp_path}", *overrides])
     run = prepare(request)
     execute(run, [*watchers(request), *extra])
     return tmp_path / run.run_id
@@ -56,25 +54,6 @@ def test_csv_and_tensorboard_mirror_the_rows(tmp_path):
     points = events.Scalars("test/accuracy")
     assert [point.step for point in points] == [1, 2, 3, 4]
     assert [point.value for point in points] == pytest.approx([row["test/accuracy"] for row in rows])
-
-
-class PowerCutError(Exception):
-    """The power cut."""
-
-
-class PowerCut:
-    def start(self, run, folder):
-        pass
-
-    def step(self, row, facts, rounds):
-        if row["step"] == 2:
-            raise PowerCutError
-
-    def finish(self, summary):
-        pass
-
-    def abort(self):
-        pass
 
 
 def log_records(content: bytes) -> Iterator[bytes]:
@@ -124,7 +103,7 @@ def history(found: list) -> list[dict]:
 
 def test_wandb_offline_has_the_same_rows_group_and_id_and_a_resume_continues(tmp_path, caplog):
     with pytest.raises(PowerCutError):
-        run(tmp_path, "logger=wandb", "checkpoint_seconds=0", extra=[PowerCut()])
+        run(tmp_path, "logger=wandb", "checkpoint_seconds=0", extra=[PowerCut(2)])
     assert wandb.run is None, "an aborted run is closed, or the next one would write into it"
     folder = run(tmp_path, "logger=wandb", "checkpoint_seconds=0")
     found = records(folder)
@@ -143,13 +122,13 @@ def test_wandb_offline_has_the_same_rows_group_and_id_and_a_resume_continues(tmp
 
 def test_wandb_keeps_the_scenario_file_once(tmp_path):
     with pytest.raises(PowerCutError):
-        run(tmp_path, "logger=wandb", "checkpoint_seconds=0", extra=[PowerCut()])
+        run(tmp_path, "logger=wandb", "checkpoint_seconds=0", extra=[PowerCut(2)])
     folder = run(tmp_path, "logger=wandb", "checkpoint_seconds=0")
     (logged,) = artifacts(folder)
     assert logged.name == f"scenario-{json.loads((folder / 'manifest.json').read_text())['fingerprint']}"
     (entry,) = logged.manifest.contents
     assert Path(entry.local_path).is_relative_to(folder), "kept with the run, not in a folder of the user"
-    again = prepare(compose([*TINY, f"runs_dir={tmp_path}", "scenario=file", f"scenario.path={entry.local_path}"]))
+    again = prepare(compose([*WORLD, f"runs_dir={tmp_path}", "scenario=file", f"scenario.path={entry.local_path}"]))
     assert again.run_id == folder.name, "the very scenario of the run"
 
 
@@ -196,7 +175,7 @@ def test_a_mirror_stays_in_its_runs_folder(tmp_path, thesis, fnll, logger, place
     finished.mkdir(parents=True)
     (finished / "summary.json").write_text("{}")
     key, value = f"logger.{logger}.folder", str(thesis) if place == "ABSOLUTE" else place
-    done = fnll("run", *TINY, f"logger={logger}", f"{key}={value}")
+    done = fnll("run", *WORLD, f"logger={logger}", f"{key}={value}")
     assert done.returncode == 2
     assert f"{key} must be one plain name" in done.stderr
     assert f"got {value!r}; type for example {key}=curves" in done.stderr
@@ -222,7 +201,7 @@ def test_a_mirror_stays_in_its_runs_folder(tmp_path, thesis, fnll, logger, place
 )
 def test_settings_of_a_mirror_lead_nowhere_else(tmp_path, words, message):
     with pytest.raises(UserError, match=message):
-        watchers(compose([*TINY, f"runs_dir={tmp_path}", *words.split()]))
+        watchers(compose([*WORLD, f"runs_dir={tmp_path}", *words.split()]))
 
 
 def test_a_plain_name_is_a_folder_in_the_run(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from tiny import TINY, PowerCut, PowerCutError
 
 from fnll.errors import UserError
 from fnll.harness.config import compose
@@ -21,14 +22,11 @@ from fnll.weights import scale
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=12", "local.epochs=1", "eval.overlap=false",
-]  # fmt: skip
+WORLD = [*TINY, "rounds=12", "eval.overlap=false"]
 
 
 def prepared(tmp_path: Path, *overrides: str) -> Run:
-    return prepare(compose([*TINY, f"runs_dir={tmp_path}", *overrides]))
+    return prepare(compose([*WORLD, f"runs_dir={tmp_path}", *overrides]))
 
 
 def outcome(folder: Path) -> tuple:
@@ -162,31 +160,12 @@ def test_a_diverged_run_stops_and_says_so(tmp_path, monkeypatch, caplog):
     assert "no longer finite" in caplog.text
 
 
-class PowerCutError(Exception):
-    """The power cut."""
-
-
 def interrupt(tmp_path, after: int, *overrides: str) -> Run:
     """Run until `after` evaluations have been written, then stop as a kill would."""
 
-    class PowerCut:
-        def start(self, run, folder):
-            self.left = after
-
-        def step(self, row, facts, rounds):
-            self.left -= 1
-            if self.left == 0:
-                raise PowerCutError
-
-        def finish(self, summary):
-            pass
-
-        def abort(self):
-            pass
-
     one = prepared(tmp_path, *overrides)
     with pytest.raises(PowerCutError):
-        execute(one, [PowerCut()])
+        execute(one, [PowerCut(after)])
     return one
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tiny import TINY, PowerCut, PowerCutError
 
 from fnll.errors import UserError
 from fnll.harness.config import compose
@@ -17,34 +18,11 @@ from fnll.sweep.grid import PlannedRun
 from fnll.sweep.launchers import check_store
 from fnll.sweep.perform import give_up
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=3", "local.epochs=1", "eval.overlap=false",
-    "checkpoint_seconds=0",
-]  # fmt: skip
-
-
-class PowerCutError(Exception):
-    """The power cut."""
-
-
-class PowerCut:
-    def start(self, run, folder):
-        pass
-
-    def step(self, row, facts, rounds):
-        if row["step"] == 2:
-            raise PowerCutError
-
-    def finish(self, summary):
-        pass
-
-    def abort(self):
-        pass
+WORLD = [*TINY, "rounds=3", "eval.overlap=false", "checkpoint_seconds=0"]
 
 
 def prepared(store: Path, *words: str) -> Run:
-    return prepare(compose([*TINY, f"runs_dir={store}", *words]))
+    return prepare(compose([*WORLD, f"runs_dir={store}", *words]))
 
 
 def resume(store: Path, *words: str) -> None:
@@ -66,7 +44,7 @@ def run(tmp_path: Path) -> Path:
     """The folder of a run that was interrupted after a checkpoint."""
     one = prepared(tmp_path / "runs")
     with pytest.raises(PowerCutError):
-        execute(one, [PowerCut()])
+        execute(one, [PowerCut(2)])
     return tmp_path / "runs" / one.run_id
 
 
@@ -156,7 +134,7 @@ def test_a_backup_of_hard_links_stays_as_it_is(run, tmp_path):
 
 def test_the_record_of_a_failed_attempt_is_removed_but_not_through_a_link(tmp_path, docs):
     before = content(docs)
-    request = compose([*TINY, f"runs_dir={tmp_path / 'runs'}", "num_clients=5000"])
+    request = compose([*WORLD, f"runs_dir={tmp_path / 'runs'}", "num_clients=5000"])
     with pytest.raises(UserError, match="num_clients=5000"):
         prepare_or_record(request)
     (failed,) = (tmp_path / "runs").iterdir()

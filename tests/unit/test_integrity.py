@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tiny import TINY, PowerCut, PowerCutError
 
 from fnll.cli.verify import main as verify
 from fnll.errors import UserError
@@ -17,34 +18,11 @@ from fnll.harness.integrity import State, examine
 from fnll.harness.prepare import prepare
 from fnll.report import load
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=4", "local.epochs=1", "eval.overlap=false",
-    "checkpoint_seconds=0",
-]  # fmt: skip
-
-
-class PowerCutError(Exception):
-    """The power cut."""
-
-
-class PowerCut:
-    def start(self, experiment, folder):
-        pass
-
-    def step(self, row, facts, rounds):
-        if row["comm/client_updates"] >= 9:
-            raise PowerCutError
-
-    def finish(self, summary):
-        pass
-
-    def abort(self):
-        pass
+WORLD = [*TINY, "rounds=4", "eval.overlap=false", "checkpoint_seconds=0"]
 
 
 def prepared(store: Path):
-    return prepare(compose([*TINY, f"runs_dir={store}"]))
+    return prepare(compose([*WORLD, f"runs_dir={store}"]))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +31,7 @@ def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     execute(prepared(folder / "whole"))
     with pytest.raises(PowerCutError):
-        execute(prepared(folder / "cut"), [PowerCut()])
+        execute(prepared(folder / "cut"), [PowerCut(3)])
     return folder
 
 

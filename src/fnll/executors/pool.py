@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
-from multiprocessing.connection import wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -26,6 +24,7 @@ from fnll.executors.worker import noting, pack, post, serve
 from fnll.scenario.scenario import Scenario
 from fnll.settings import checked
 from fnll.system.processes import GONE, usable_cores
+from fnll.system.workers import WorkerProcess, dismiss, ready
 from fnll.types import Call, Update
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ Workers = Annotated[
 ]
 
 PRELOAD = ["fnll.executors.worker", "fnll.local", "torchmetrics", "sklearn.mixture"]  # once, in the fork server
-TIMEOUT = 5.0  # seconds that idle workers get to leave by themselves
 
 
 class Pool:
@@ -88,7 +86,7 @@ class Pool:
                     for worker in self._idle(busy, agenda.waiting):
                         busy[worker] = i = agenda.take()
                         worker.submit(arena, tickets[i])
-                    for worker in _first(busy):
+                    for worker in ready(busy):
                         worker.settle(agenda, busy[worker])
                         del busy[worker]
             finally:
@@ -141,19 +139,11 @@ class Pool:
         return context
 
 
-class Worker:
-    """A worker process as its parent sees it."""
+class Worker(WorkerProcess):
+    """A process that holds the scenario and does clients' calls."""
 
     def __init__(self, context: ForkServerContext | SpawnContext, setup: Setup) -> None:
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, setup, os.getcwd()), daemon=True, name="fnll-worker")
-        with _sigint_blocked():  # also in the child, from its first instruction
-            self.process.start()
-        theirs.close()
-
-    @property
-    def alive(self) -> bool:
-        return self.process.is_alive()
+        super().__init__(context, serve, setup, os.getcwd(), daemon=True, name="fnll-worker")
 
     def submit(self, arena: Arena, ticket: Ticket) -> None:
         """Hand over an object; if the worker is gone, `settle` finds out."""
@@ -169,35 +159,18 @@ class Worker:
             arena = Arena.receive(self.connection)
         except (EOFError, OSError):
             self.end()
-            agenda.repeat(i, _cause_of_death(self.process.exitcode))
+            agenda.repeat(i, self.cause_of_death)
             return
         with arena:
             answer: Answer = arena.load(ticket)
         agenda.settle(i, answer)
-
-    def end(self) -> None:
-        """Stop at once."""
-        self.connection.close()
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join()
-
-
-def _first(busy: dict[Worker, int]) -> list[Worker]:
-    """Wait until at least one of the workers has answered or died."""
-    by_handle = {handle: worker for worker in busy for handle in (worker.connection, worker.process.sentinel)}
-    return list(dict.fromkeys(by_handle[handle] for handle in wait(list(by_handle))))  # type: ignore[index]
 
 
 def _shutdown(workers: dict[int, Worker], owner: int) -> None:
     """End of the pool, of the program, or of the last reference to the pool."""
     if os.getpid() != owner:  # a fork of the owner has a copy of the pool, but the workers are not its children
         return
-    for worker in workers.values():
-        worker.connection.close()  # the sign to leave
-    for worker in workers.values():
-        worker.process.join(TIMEOUT)
-        worker.end()
+    dismiss(workers.values())
     workers.clear()
 
 
@@ -215,18 +188,3 @@ def _checked(devices: Sequence[str], device: torch.device) -> list[torch.device]
 def _start_method(device: torch.device) -> str:
     """A fork server starts workers fastest, but not where a device's context must not be forked."""
     return "forkserver" if device.type == "cpu" and "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-
-
-def _cause_of_death(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"signal {signal.Signals(-exitcode).name}"
-    return f"exit code {exitcode}"
-
-
-@contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

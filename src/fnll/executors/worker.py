@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -21,6 +17,7 @@ from fnll.executors.numerics import Setup
 from fnll.scenario.scenario import Scenario
 from fnll.system.notices import Collector
 from fnll.system.processes import GONE
+from fnll.system.workers import begin
 from fnll.types import Call
 
 HEARD = Collector()  # what is warned of in this process goes home with the next answer
@@ -28,9 +25,7 @@ HEARD = Collector()  # what is warned of in this process goes home with the next
 
 def serve(connection: Connection, setup: Setup, directory: str) -> None:
     """Answer calls until the pipe closes. The first thing that comes through it is the scenario."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    os.chdir(directory)  # relative paths mean what they mean to the parent
+    begin(directory)
     setup.apply()
     logging.getLogger().addHandler(HEARD)
     with suppress(*GONE):
@@ -88,11 +83,3 @@ def _serve_one(connection: Connection, scenario: Scenario, device: torch.device)
     packer, ticket = answer(scenario, receive(connection), device)
     with Arena.of(packer) as arena:
         post(connection, arena, ticket)
-
-
-def _die_with_parent() -> None:
-    """Do not train on for a parent that was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

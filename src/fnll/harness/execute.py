@@ -14,8 +14,8 @@ import safetensors.torch
 
 from fnll.errors import UserError
 from fnll.executors.numerics import set_deterministic
-from fnll.federation import Executor, federate
-from fnll.harness.checkpoint import Checkpoints
+from fnll.federation import Executor, Snapshot, federate
+from fnll.harness.checkpoint import Checkpoints, Restored
 from fnll.harness.config import Request, store_of
 from fnll.harness.divergence import Watched, failed_over_numbers, hopeless_from
 from fnll.harness.folder import DeclinedError, RunFolder, StoreError
@@ -139,40 +139,15 @@ def _train(
 ) -> dict[str, Any]:
     set_deterministic("warn")
     checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
-    restored = checkpoints.load(folder.disagreement)
-    if restored is None and (folder.path / METRICS).exists():
-        log.warning("run %s was interrupted before a usable checkpoint; it starts over", folder.run_id)
-    folder.cut(restored.records if restored else {})
+    restored = _restored(folder, checkpoints)
     for watcher in watchers:
         watcher.start(run, folder)
     executor = Watched(executor_of(run))
     observer = Observer(run, folder, checkpoints, watchers, overlaps(run.cfg, spare_core))
     last = restored.snapshot if restored else None
     observer.resume(last, restored.notes if restored else None)
-    diverged_at: int | None = None
     try:
-        try:
-            rounds = federate(
-                run.method,
-                executor,
-                run.world,
-                budget=run.budget,
-                seed=run.cfg.seed,
-                resume=last,
-                whole_round=run.whole_round,
-            )
-            for snapshot, ledger in rounds:
-                if not all_finite(snapshot.state.weights):
-                    diverged_at = max(1, observer.step_of(snapshot))
-                    log.warning("round %d: the weights are no longer finite; the run has diverged", snapshot.t)
-                    break
-                last = snapshot
-                observer.see(snapshot, ledger, executor.last)
-        except Exception as error:
-            if not failed_over_numbers(error, last, executor.last):
-                raise
-            t, diverged_at = (last.t + 1, observer.step_of(last) + 1) if last else (1, 1)
-            log.warning("round %d fails over numbers that are not finite (%s); the run has diverged", t, told(error))
+        last, diverged_at = _do_rounds(run, executor, observer, last)
         observer.settle()
         if diverged_at is None:
             diverged_at = hopeless_from(folder.rows(), run.scenario.num_classes)
@@ -185,20 +160,62 @@ def _train(
         executor.close()
     if last is not None:
         write_atomic(folder.path / "weights.safetensors", safetensors.torch.save(last.state.weights))
-    facts = {
-        "method": run.request.name,
-        "seed": run.cfg.seed,
-        "run_id": folder.run_id,
-        "fingerprint": run.scenario.fingerprint,
-        "origin": run.scenario.origin,
-        "exact": executor.exact,
-        "protocol": run.cfg.protocol,
-        **({"test_truth": run.truth.test_truth} if run.truth.test_truth != CLEAN else {}),
-    }
     if last is not None and diverged_at is None and run.dataset.names:  # somebody's own data: what they came for
         write_verdict(run, folder.path, judge(run, last, observer.tally))
-    summary = folder.finish(facts, diverged_at=diverged_at, rounds=run.cfg.rounds)
+    summary = folder.finish(_facts(run, executor.exact), diverged_at=diverged_at, rounds=run.cfg.rounds)
     note(folder.path, run.key)
     for watcher in watchers:
         watcher.finish(summary)
     return summary
+
+
+def _restored(folder: RunFolder, checkpoints: Checkpoints) -> Restored | None:
+    """What an earlier attempt left to go on from; the records are cut back to it."""
+    restored = checkpoints.load(folder.disagreement)
+    if restored is None and (folder.path / METRICS).exists():
+        log.warning("run %s was interrupted before a usable checkpoint; it starts over", folder.run_id)
+    folder.cut(restored.records if restored else {})
+    return restored
+
+
+def _do_rounds(
+    run: Run, executor: Watched, observer: Observer, last: Snapshot | None
+) -> tuple[Snapshot | None, int | None]:
+    """Every round that is left: the last good snapshot, and the step at which the run diverged, if it did."""
+    try:
+        rounds = federate(
+            run.method,
+            executor,
+            run.world,
+            budget=run.budget,
+            seed=run.cfg.seed,
+            resume=last,
+            whole_round=run.whole_round,
+        )
+        for snapshot, ledger in rounds:
+            if not all_finite(snapshot.state.weights):
+                log.warning("round %d: the weights are no longer finite; the run has diverged", snapshot.t)
+                return last, max(1, observer.step_of(snapshot))
+            last = snapshot
+            observer.see(snapshot, ledger, executor.last)
+    except Exception as error:
+        if not failed_over_numbers(error, last, executor.last):
+            raise
+        t, diverged_at = (last.t + 1, observer.step_of(last) + 1) if last else (1, 1)
+        log.warning("round %d fails over numbers that are not finite (%s); the run has diverged", t, told(error))
+        return last, diverged_at
+    return last, None
+
+
+def _facts(run: Run, exact: bool) -> dict[str, Any]:
+    """What a run is, for its summary."""
+    return {
+        "method": run.request.name,
+        "seed": run.cfg.seed,
+        "run_id": run.run_id,
+        "fingerprint": run.scenario.fingerprint,
+        "origin": run.scenario.origin,
+        "exact": exact,
+        "protocol": run.cfg.protocol,
+        **({"test_truth": run.truth.test_truth} if run.truth.test_truth != CLEAN else {}),
+    }

@@ -70,30 +70,49 @@ def assemble(
         clean = clean_of(dataset)
     if dataset.validation is not None:  # taken from every client after noise, so it is as noisy as what they train on
         shards = tuple(shard[~torch.isin(shard, dataset.validation)] for shard in shards)
-    wrong = None if clean is None else observed != clean
-    realised = torch.tensor([_share(wrong, shard) for shard in shards], dtype=torch.float64)
-    mark = fingerprint(dataset.train, observed, shards, dataset.test, dataset.test_labels)
-    origin = Scenario(dataset.train, observed, shards, dataset.num_classes, dataset.transform, mark, mark, dataset.name)
-    origin = replace(origin, client_names=_names(dataset, shards))
-    truth = Truth(clean, nominal, realised, dataset.test, dataset.test_labels, dataset.validation)
-    truth = replace(truth, reviewed=dataset.reviewed if clean is None else None, test_truth=dataset.test_truth)
+    origin, truth = _as_observed(dataset, shards, observed, nominal, clean)
     scenario = origin
     if oracle != "none":
-        if clean is None or wrong is None:
-            raise UserError(f"scenario.oracle={oracle} needs clean labels, and nobody knows those of {dataset.name}")
-        if oracle == "drop_noisy":
-            scenario = replace(scenario, shards=tuple(shard[~wrong[shard]] for shard in shards))
-        else:
-            scenario = replace(scenario, labels=clean)
-        truth = replace(truth, realised=torch.zeros_like(realised))
+        scenario, truth = _helped(scenario, truth, oracle)
     if pooled:
-        scenario = replace(scenario, shards=(torch.cat(scenario.shards),), client_names=())
-        share = _share(None if clean is None else scenario.labels != clean, scenario.shards[0])
-        truth = replace(truth, nominal=torch.tensor([float("nan")]).double(), realised=torch.tensor([share]).double())
+        scenario, truth = _pooled(scenario, truth)
     if scenario is not origin:
         mark = fingerprint(dataset.train, scenario.labels, scenario.shards, dataset.test, dataset.test_labels)
         scenario = replace(scenario, fingerprint=mark)
     return scenario, truth
+
+
+def _as_observed(
+    dataset: Dataset, shards: Shards, observed: Tensor, nominal: Tensor, clean: Tensor | None
+) -> tuple[Scenario, Truth]:
+    """What the clients have, and the truth about it, before an oracle or pooling."""
+    wrong = None if clean is None else observed != clean
+    realised = torch.tensor([_share(wrong, shard) for shard in shards], dtype=torch.float64)
+    mark = fingerprint(dataset.train, observed, shards, dataset.test, dataset.test_labels)
+    given = Scenario(dataset.train, observed, shards, dataset.num_classes, dataset.transform, mark, mark, dataset.name)
+    truth = Truth(clean, nominal, realised, dataset.test, dataset.test_labels, dataset.validation)
+    truth = replace(truth, reviewed=dataset.reviewed if clean is None else None, test_truth=dataset.test_truth)
+    return replace(given, client_names=_names(dataset, shards)), truth
+
+
+def _helped(scenario: Scenario, truth: Truth, oracle: Oracle) -> tuple[Scenario, Truth]:
+    """With what an oracle makes of the truth."""
+    if truth.labels is None:
+        raise UserError(f"scenario.oracle={oracle} needs clean labels, and nobody knows those of {scenario.name}")
+    if oracle == "drop_noisy":
+        wrong = scenario.labels != truth.labels
+        helped = replace(scenario, shards=tuple(shard[~wrong[shard]] for shard in scenario.shards))
+    else:
+        helped = replace(scenario, labels=truth.labels)
+    return helped, replace(truth, realised=torch.zeros_like(truth.realised))
+
+
+def _pooled(scenario: Scenario, truth: Truth) -> tuple[Scenario, Truth]:
+    """All clients as one that holds exactly their labels."""
+    pooled = replace(scenario, shards=(torch.cat(scenario.shards),), client_names=())
+    share = _share(None if truth.labels is None else pooled.labels != truth.labels, pooled.shards[0])
+    nominal, realised = torch.tensor([float("nan")]).double(), torch.tensor([share]).double()
+    return pooled, replace(truth, nominal=nominal, realised=realised)
 
 
 def _parts(dataset: Dataset, partition: Partition, num_clients: int, seed: int) -> list[np.ndarray]:

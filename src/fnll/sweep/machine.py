@@ -6,11 +6,11 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,18 +18,18 @@ from fnll.errors import UserError
 from fnll.sweep.events import Ended, Event, Lost
 from fnll.sweep.grid import PlannedRun
 from fnll.system.processes import GONE
+from fnll.system.workers import WorkerProcess, dismiss, ready, sigint_blocked
 
 log = logging.getLogger(__name__)
 
 PRELOAD = ["fnll.sweep.runner"]  # imported once, by the fork server
 TRIES = 3  # fork servers that may die in a row
-TIMEOUT = 5.0  # seconds that idle workers get to leave by themselves
 
 
 def warm_up() -> None:
     """Let the fork server start importing, while the caller continues."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
-    with _sigint_blocked():  # in the fork server and all its children: Ctrl-C is our business
+    with sigint_blocked():  # in the fork server and all its children: Ctrl-C is our business
         forkserver.ensure_running()
 
 
@@ -57,7 +57,7 @@ class LocalLauncher:
         self.processes, self.spare_core, self.together = processes, spare_core, together
         self.room = processes * together
         self.manner = f"{processes} at a time" if together == 1 else f"{processes} × {together} together at a time"
-        self._workers: list[Worker] = []
+        self._workers: list[Runner] = []
         self._waiting: list[PlannedRun] = []
         self._apart: set[PlannedRun] = set()  # runs whose process died under several: next time each has its own
 
@@ -72,7 +72,7 @@ class LocalLauncher:
                 self._waiting.remove(job)
                 worker.take(job, together=self.together > 1 and job not in self._apart)
 
-    def _worker_for(self, job: PlannedRun) -> Worker | None:
+    def _worker_for(self, job: PlannedRun) -> Runner | None:
         """One that is idle, a new one, or one with room for another run; None if all are full."""
         if self.together > 1 and job not in self._apart:
             for worker in self._workers:
@@ -86,13 +86,11 @@ class LocalLauncher:
 
     def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
         busy = [worker for worker in self._workers if worker.runs]
-        handles = {handle: worker for worker in busy for handle in (worker.connection, worker.process.sentinel)}
-        ready = {handles[handle]: None for handle in wait(list(handles), timeout)}  # type: ignore[index]
-        told = [event for worker in ready for event in self._hear(worker)]
+        told = [event for worker in ready(busy, timeout) for event in self._hear(worker)]
         self._assign()
         return told
 
-    def _hear(self, worker: Worker) -> list[tuple[PlannedRun, Event]]:
+    def _hear(self, worker: Runner) -> list[tuple[PlannedRun, Event]]:
         alive = worker.alive
         told = worker.hear()  # after `alive`, so that nothing can come later from a dead worker
         if not alive:
@@ -108,32 +106,19 @@ class LocalLauncher:
         for worker in self._workers:
             if worker.runs:
                 worker.end()
-            else:
-                worker.connection.close()  # the sign to leave
-        for worker in self._workers:
-            if not worker.runs:
-                worker.process.join(TIMEOUT)
-                worker.end()
+        dismiss([worker for worker in self._workers if not worker.runs])
         self._workers = []
 
 
-class Worker:
-    """A worker process as its parent sees it."""
+class Runner(WorkerProcess):
+    """A process that does one run after the other."""
 
     def __init__(self, spare_core: bool) -> None:
-        context = multiprocessing.get_context("forkserver")
-        self.connection, theirs = context.Pipe()
-        # Not a daemon: its runs may have worker processes of their own. It leaves with us through `_die_with_parent`.
-        self.process = context.Process(target=_serve, args=(theirs, os.getcwd(), spare_core), name="fnll-sweep")
-        self.process.start()
-        theirs.close()
+        # Not a daemon: its runs may have worker processes of their own. It leaves with us through `workers.begin`.
+        super().__init__(multiprocessing.get_context("forkserver"), _serve, os.getcwd(), spare_core, name="fnll-sweep")
         self.runs: dict[int, PlannedRun] = {}  # under way, by their tickets
         self.runs_alone = False
         self._tickets = count()
-
-    @property
-    def alive(self) -> bool:
-        return self.process.is_alive()
 
     def take(self, job: PlannedRun, *, together: bool) -> None:
         ticket = next(self._tickets)
@@ -150,26 +135,18 @@ class Worker:
                 told.append((self.runs.pop(ticket) if isinstance(event, Ended) else self.runs[ticket], event))
         return told
 
-    def end(self) -> None:
-        """Stop at once."""
-        self.connection.close()
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join()
-
     @property
     def cause_of_death(self) -> str:
-        code = self.process.exitcode
-        if code == -signal.SIGKILL:
+        if self.process.exitcode == -signal.SIGKILL:
             return "SIGKILL: often the system's answer when memory runs out; --jobs 1 needs the least"
-        return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        return super().cause_of_death
 
 
-def new_worker(spare_core: bool) -> Worker:
+def new_worker(spare_core: bool) -> Runner:
     """A worker; if the fork server dies while it is asked for one, from the next fork server."""
     for attempt in range(TRIES):
         try:
-            return Worker(spare_core)
+            return Runner(spare_core)
         except (EOFError, OSError) as error:
             log.warning("the process that starts workers died (%s); starting another", type(error).__name__)
             if attempt == TRIES - 1:
@@ -185,12 +162,3 @@ def _serve(connection: Connection, directory: str, spare_core: bool) -> None:
     from fnll.sweep.runner import serve  # late: this process needs no torch, and the fork server has it already
 
     serve(connection, directory, spare_core)
-
-
-@contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
-import threading
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
 # Imported here so that the fork server has them once for all workers.
 import lightning  # noqa: F401
@@ -22,13 +19,12 @@ from fnll.sweep.abreast import Abreast
 from fnll.sweep.events import Ended, Event, Said, Send
 from fnll.sweep.perform import perform
 from fnll.system.processes import GONE
+from fnll.system.workers import begin
 
 
 def serve(connection: Connection, directory: str, spare_core: bool) -> None:
     """Do the jobs that come through the pipe until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    os.chdir(directory)  # relative paths mean what they mean to the parent
+    begin(directory)
 
     def send(ticket: int, event: Event) -> None:
         try:
@@ -67,11 +63,3 @@ class Speaker(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.send(Said(record.getMessage().strip().split("\n")[0], getattr(record, "about", "")))
-
-
-def _die_with_parent() -> None:
-    """Do not train on for a sweep that was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
