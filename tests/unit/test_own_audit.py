@@ -169,7 +169,7 @@ class TestPlan:
         monkeypatch.setattr(plans, "_seconds_per_sample", lambda run: 1e-6)
         found = fixed(data_words(table(tmp_path / "t.csv"), None, (), None), 30, 0)
         assert (found.folds, found.rounds) == plans.LADDER[0]
-        assert found.methods == ("fedavg", "fedrn", "selfie")
+        assert found.methods == ("fedavg", "fedrn")
         assert "3 are too few" in found.left_out["fedcorr"]
 
     @pytest.mark.slow

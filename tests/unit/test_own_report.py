@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from fnll.harness.status import Status
 from fnll.plotting.names import shown, ticks
 from fnll.report.figures.clients import noise_levels
+from fnll.report.gallery import PER_CLIENT, _clients
 from fnll.report.own_clients import clients_table
 from fnll.report.render import to_csv, to_html
 
@@ -65,3 +66,17 @@ def test_long_names_are_cut_and_many_are_not_written():
     before = len(ax.get_xticks())
     ticks(ax, ["x"] * 31)
     assert len(ax.get_xticks()) == before
+
+
+def test_figures_against_the_truth_wait_for_one(tmp_path, monkeypatch):
+    """FedRN on data of unknown truth: its `accuracy` was drawn against unknown levels, and there was no report."""
+    drawn = []
+    for name in ("expertise", "similarity"):
+        needs, caption, _ = PER_CLIENT[name]
+        monkeypatch.setitem(PER_CLIENT, name, (needs, caption, lambda *_, name=name: drawn.append(name)))
+    runs = pd.DataFrame({"run_id": ["a"], "method": ["fedrn"], "cell": ["c"], "seed": [0], "status": [Status.FINISHED],
+                         "kind": ["method"], "realised": [(float("nan"),) * 3]})  # fmt: skip
+    store = SimpleNamespace(runs=runs, name=str, cell_labels=["c"],
+                            facts=lambda run, name: [{}] * (name in ("accuracy", "similarity")))  # fmt: skip
+    list(_clients(SimpleNamespace(store=store)))
+    assert drawn == ["similarity"]

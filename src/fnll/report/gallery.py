@@ -13,6 +13,7 @@ from fnll.harness.metrics import metric_of
 from fnll.harness.status import Status
 from fnll.report import figures
 from fnll.report.analysis import Analysis
+from fnll.report.figures.clients import levels
 from fnll.report.figures.lines import AXES, STEP, recorded_diagnostics
 from fnll.report.side_by_side import side_by_side
 from fnll.report.store import Store
@@ -27,6 +28,7 @@ PER_CLIENT: dict[str, tuple[tuple[str, ...], str, Callable[[Store, str], Figure]
     "similarity": (("similarity",), "Similarity of clients' outputs", figures.similarity),
 }
 
+AGAINST_TRUTH = ("expertise", "lid", "lid_passes")  # figures that set clients against their true noise levels
 LEAST = {"confusion": 2}  # records that a figure needs: the first is of the labels as given, which every run has
 
 
@@ -115,7 +117,7 @@ def _clients(analysis: Analysis) -> Iterator[Plate]:
     store, cell = analysis.store, telling_cell(analysis.store)
     runs = store.runs[(store.runs["cell"] == cell) & (store.runs["status"] == Status.FINISHED)].sort_values("seed")
     first = runs.drop_duplicates("method")
-    for run in first[first["realised"].map(len) > 0].head(1).itertuples():
+    for run in first[first["realised"].map(lambda known: bool(np.isfinite(known).any()))].head(1).itertuples():
         yield Plate(
             "noise_levels",
             f"Label noise per client, {cell}, seed {run.seed}",
@@ -123,6 +125,8 @@ def _clients(analysis: Analysis) -> Iterator[Plate]:
         )
     for name, (needs, caption, draw) in PER_CLIENT.items():
         for run in first.itertuples():
+            if name in AGAINST_TRUTH and np.isfinite(levels(store, str(run.run_id))).sum() < 2:
+                continue  # nobody knows the true levels
             if all(len(store.facts(str(run.run_id), need)) >= LEAST.get(need, 1) for need in needs):
                 title = f"{caption}: {store.name(str(run.method))}, {cell}, seed {run.seed}"
                 yield Plate(f"{name}_{run.run_id}", title, draw(store, str(run.run_id)))
