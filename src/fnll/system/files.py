@@ -2,7 +2,7 @@
 
 A run folder may come from somebody else, and a link in it may point anywhere. So names are plain, links are refused,
 pipes and devices are not waited for, and a file that has a second name elsewhere is copied first. A kill leaves either
-the old content or the new. `tests/unit/test_files_only.py` finds whoever goes around this module.
+the old content or the new. `tests/unit/system/test_files_only.py` finds whoever goes around this module.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run folders with given numbers in them, for tests and examples: what is in them is made up, their form is real.
 
-They are written by the harness's own `RunFolder`, and `tests/unit/test_testing_store.py` holds their keys against those
+They are written by the harness's own `RunFolder`, and `tests/unit/testing/test_store.py` holds their keys against those
 of a run that was really trained.
 """
 

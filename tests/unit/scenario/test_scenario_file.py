@@ -29,7 +29,7 @@ from fnll.scenario.file import _truth_digest, about, load, read, save
 from fnll.scenario.noise.models import Native, RhoTau
 from fnll.scenario.partition.partitions import Iid
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 NOISES = sorted(path.stem for path in (CONFIGS / "noise").glob("*.yaml"))
 PARTITIONS = sorted({path.stem for path in (CONFIGS / "partition").glob("*.yaml")} - {"given"})  # which draws nothing
 NOISE = RhoTau(0.6, 0.5, "exact", "all")

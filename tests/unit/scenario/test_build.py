@@ -19,7 +19,7 @@ from fnll.scenario.noise.models import Native, NoNoise, RhoTau
 from fnll.scenario.partition.official import IidOfficial
 from fnll.scenario.partition.partitions import Iid
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 NOISES = sorted(path.stem for path in (CONFIGS / "noise").glob("*.yaml"))
 PARTITIONS = sorted({path.stem for path in (CONFIGS / "partition").glob("*.yaml")} - {"given"})  # which draws nothing
 

@@ -24,7 +24,7 @@ from fnll.sweep.grid import PlannedRun, expand
 from fnll.sweep.tables import smaller
 
 RECORDS = {
-    path.stem: yaml.safe_load(path.read_text()) for path in (Path(__file__).parents[1] / "records").glob("*.yaml")
+    path.stem: yaml.safe_load(path.read_text()) for path in (Path(__file__).parents[2] / "records").glob("*.yaml")
 }
 TABLES = [f"{paper}_{name}" for paper, record in RECORDS.items() for name in record["tables"]]
 HOME = config_dir()

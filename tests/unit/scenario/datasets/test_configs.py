@@ -13,7 +13,7 @@ from fnll.errors import UserError
 from fnll.scenario import datasets
 from fnll.scenario.datasets.options import Shared
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "dataset").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[4] / "configs" / "dataset").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -21,7 +21,7 @@ from fnll.models.large import ResNet18_Weights, VGG11_Weights, torchvision_resne
 from fnll.net import Net
 from fnll.weights import snapshot
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "model"
+CONFIGS = Path(__file__).parents[3] / "configs" / "model"
 SETTINGS: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [64]},
     "small_cnn": {"width": 16, "hidden": 64},

@@ -10,7 +10,7 @@ from fnll.cli.dashboard import PANELS
 from fnll.harness.metrics import METRICS, NOT_METRICS, SCORES, Unit, group_of, metric_of, recorded, require_registered
 from fnll.report.footnotes import metric_label
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def test_the_page_tells_every_recorded_key_with_its_unit_and_direction():

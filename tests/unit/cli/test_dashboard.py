@@ -12,7 +12,7 @@ from fnll.cli.dashboard import PANELS, main
 from fnll.errors import UserError
 from fnll.harness.config import compose
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 DOCUMENTED = (DOCS / "metrics.md").read_text()
 
 

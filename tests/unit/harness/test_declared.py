@@ -12,7 +12,7 @@ from fnll.harness.declared import check_parts, check_settings
 from fnll.harness.prepare import prepare
 from fnll.settings import declares_settings, settings_of
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 MADE_ELSEWHERE = {"defaults", "name", "usual"}  # Hydra's own, a label for reports, and a method inside a method
 CHOICES = [
     (f"{group}/{path.stem}", found["_target_"])
