@@ -151,19 +151,20 @@ def with_cell(want: Flat, cell: Flat) -> Flat:
         if group in GROUPS:
             node = place or group
             done = {key: old for key, old in done.items() if key != node and not key.startswith(f"{node}.")}
-            chosen = inherited(_option(group, value))
-            done |= {f"{node}.{key}": leaf for key, leaf in _leaves(chosen) if key not in ("defaults", "name")}
+            done |= {f"{node}.{key}": leaf for key, leaf in _values(group, value)}
             done |= {} if place else {node: value}
         else:
             done[name] = value
     return done
 
 
-def _option(group: str, name: str) -> Path:
+@cache  # a paper's tables name the same few choices in all their cells
+def _values(group: str, name: str) -> tuple[tuple[str, Any], ...]:
+    """The settings of a choice that a table names."""
     known = options(group)
     if name not in known:
         raise UserError(f"a paper's table names {group}={name}, which there is not")
-    return known[name]
+    return tuple((key, leaf) for key, leaf in _leaves(inherited(known[name])) if key not in ("defaults", "name"))
 
 
 def _short(value: Any) -> str:
