@@ -25,7 +25,7 @@ FILE = "rates.json"
 class Indicator(NamedTuple):
     """What one detection was made from."""
 
-    t: int  # rounds that the method had done: T₁ of the warm-up
+    t: int  # T₁, rounds of warm-up: a fact counts the round of the detection too, which is the first after it
     table: list[Any]  # a row per client; None: no data
     noisy: frozenset[int]
     covariance: str
@@ -39,7 +39,7 @@ def indicators(run: Path) -> list[Indicator]:
         return []
     noisy = frozenset(k for k, level in enumerate(realised) if level > 0)
     covariance = str(read_run(run).config.get("method.covariance", "full"))
-    return [Indicator(int(fact["t"]), fact["value"], noisy, covariance) for fact in facts]
+    return [Indicator(int(fact["t"]) - 1, fact["value"], noisy, covariance) for fact in facts]
 
 
 def mixture_rates(run: Path, seeds: range = SEEDS) -> Rates | None:

@@ -101,7 +101,7 @@ INDICATOR = [[0.1, 0.1], [0.12, 0.1], [0.11, 0.12], [0.9, 0.95], [0.92, 0.9], No
 def detecting(root: Path, warmup: int, seed: int = 0) -> str:
     return write_run(
         root, "fednoro", [0.1, 0.2], seed=seed, config={"method.covariance": "diag", "method.warmup": warmup},
-        diagnostics=[fact("indicator", INDICATOR, warmup)],
+        diagnostics=[fact("indicator", INDICATOR, warmup + 1)],
         manifest={"realised": [0.0, 0.0, 0.0, 0.5, 0.5, 0.0], "nominal": [0.0] * 6},
     )  # fmt: skip
 
