@@ -41,6 +41,7 @@ TINY = [
 ]  # fmt: skip
 EXECUTORS = {"serial": ["executor=serial"], "pool": ["executor=pool", "executor.workers=2"]}
 DOUBTFUL = {"summary.json"}  # white space in it may change without changing what it says
+NO_RESULTS = ("lock", "warnings.jsonl", "asked.json")  # notes that change no number and cost time at most
 MOST_KILLS = 9  # of one run, before it may end
 ATTACKS: dict[str, tuple[int, Callable[[Arena, random.Random], None]]] = {}
 
@@ -261,12 +262,13 @@ def damage_to_finished_runs(arena: Arena, rng: random.Random) -> None:
     path = rng.choice([path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size])
     before = path.read_bytes()
     kind = harm(path, rng)
-    if (path.exists() and path.read_bytes() == before) or path.name in ("lock", "warnings.jsonl"):
+    if (path.exists() and path.read_bytes() == before) or path.name in NO_RESULTS:
         return
     arena.tried[name] += 1
     finding = examine(folder, thorough=True)
     gone = path.name == "summary.json" and kind == "gone"  # then it is not finished, and the command repeats its end
-    same = path.name in DOUBTFUL and finding.state is State.INTACT and says_the_same(path, before)
+    intact = path.name in DOUBTFUL and finding.state is State.INTACT
+    same = intact and not gone and says_the_same(path, before)
     if finding.state is State.DAMAGED or gone or same:
         arena.survived[name] += 1
         shutil.rmtree(folder)
@@ -328,7 +330,11 @@ def main() -> int:
                 logged = count
                 print(f"{count} attacks, {kills} kills, {len(arena.failures)} failures", file=sys.stderr, flush=True)
             (one,) = rng.choices(list(chosen), weights=[weight for weight, _ in chosen.values()])
-            chosen[one][1](arena, rng)
+            try:
+                chosen[one][1](arena, rng)
+            except Exception as error:  # of the campaign or of the code: either way somebody must look
+                arena.failures.append(f"{one}: {type(error).__name__}: {error}")
+                traceback.print_exc()
         show(arena, time.monotonic() - began)
     return int(bool(arena.failures))
 

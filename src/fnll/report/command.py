@@ -25,7 +25,9 @@ UNBOUNDED = 10_000  # columns
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `fnll report`."""
-    parser.add_argument("runs_dir", type=Path, metavar="RUNS_DIR", help="the directory that runs were written to")
+    parser.add_argument(
+        "runs_dir", type=Path, nargs="+", metavar="RUNS_DIR", help="where runs were written to; several are merged"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("report"), metavar="DIR", help="where the report goes (default: report)"
     )
@@ -59,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the report, print its headline table and where the page is."""
-    store = chosen(load(args.runs_dir), args.rows, args.names)
+    store = chosen(load(*args.runs_dir), args.rows, args.names)
     analysis = analyse(store, args.metric, args.select, args.reference)
     targets = parse_targets(args.targets)
     beside = others(store, args.published, args.reference_curves, parse_mixtures(args.mixtures))

@@ -122,12 +122,20 @@ def _facts(path: Path) -> tuple[dict[str, Any], ...]:
         return ()
 
 
-def load(runs_dir: Path | str) -> Store:
-    """Read every run folder below `runs_dir`; folders without a `config.yaml` are not runs."""
-    root = Path(runs_dir)
-    if not root.is_dir():
-        raise UserError(f"there is no directory {root}; give the runs_dir that `fnll run` or `fnll sweep` wrote to")
-    found = [read_run(file.parent) for file in sorted(root.glob("*/config.yaml"))]
+def load(runs_dir: Path | str, *more: Path | str) -> Store:
+    """Read every run folder below `runs_dir` and further stores; folders without a `config.yaml` are not runs.
+
+    A run that several stores hold is taken once: where it is finished, if it is anywhere.
+    """
+    roots = [Path(one) for one in (runs_dir, *more)]
+    for one in roots:
+        if not one.is_dir():
+            raise UserError(f"there is no directory {one}; give the runs_dir that `fnll run` or `fnll sweep` wrote to")
+    root = roots[0]
+    every = [read_run(file.parent) for one in roots for file in sorted(one.glob("*/config.yaml"))]
+    best = sorted(every, key=lambda run: (run.status in DONE, run.status is not Status.UNREADABLE))  # the last counts
+    kept = {run.run_id: run for run in best}
+    found = [run for run in every if kept[run.run_id] is run]
     readable = [run for run in found if run.status is not Status.UNREADABLE]
     if not readable:
         raise UserError(_nothing_in(root))
