@@ -280,7 +280,11 @@ def script(folder: Path, seconds: list[float]) -> Iterator[subprocess.Popen[str]
     file.write_text(SCRIPT.format(here=str(HERE), folder=str(folder), seconds=seconds))
     command = [sys.executable, str(file)]
     with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as parent:
-        yield parent
+        try:
+            yield parent
+        except BaseException:
+            parent.kill()  # or leaving this block would wait for a program that sleeps
+            raise
 
 
 @pytest.mark.usefixtures("ctrl_c_works")
