@@ -65,8 +65,13 @@ def replaced(text: str) -> str:
     return f"{before}{BEGIN}\n{section()}\n{END}{after}"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the section, or with `--check` say whether it is as it should be."""
     text = README.read_text()
     if "--check" in sys.argv:
         sys.exit(0 if replaced(text) == text else f"{README.name} is out of date: python experiments/in_the_box.py")
     README.write_text(replaced(text))  # a script of this repository, and its own file
+
+
+if __name__ == "__main__":
+    main()

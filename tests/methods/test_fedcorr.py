@@ -641,7 +641,7 @@ def test_a_run_writes_what_the_papers_figures_need(tmp_path, capsys):
     small = ["dataset=synthetic", "dataset.samples=240", "num_clients=6", "model=mlp", "rounds=8", "noise.rho=0.5"]
     stages = ["method.passes=2", "method.finetune=2", "eval.overlap=false"]
     run(["method=fedcorr", *small, *stages, f"runs_dir={tmp_path}"])
-    (folder,) = tmp_path.iterdir()
+    (folder,) = tmp_path.glob("fedcorr-*")
     facts = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
     by_name = {}
     for fact in facts:

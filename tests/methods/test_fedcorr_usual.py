@@ -95,7 +95,7 @@ def test_a_run_from_the_command_line(tmp_path, capsys):
     small = ["dataset=synthetic", "dataset.samples=120", "num_clients=6", "model=mlp", "rounds=8", "noise.rho=0.5"]
     stages = ["method.passes=2", "method.finetune=2", "eval.overlap=false", "local.epochs=1"]
     run(["method=fedcorr", "method@method.usual=poc", *small, *stages, f"runs_dir={tmp_path}"])
-    (folder,) = tmp_path.iterdir()
+    (folder,) = tmp_path.glob("fedcorr-*")
     told = json.loads((folder / "manifest.json").read_text())["privileges"]
     assert told == [*FedCorr.privileges, *(f"{said} (PowerOfChoice inside)" for said in PowerOfChoice.privileges)]
     facts = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]

@@ -18,6 +18,7 @@ from fnll.methods import fednoro, fednoro_aggregation
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedla import FedLA
 from fnll.methods.fednoro import Detected, FedNoRo
+from fnll.system import notices
 from fnll.testing import Recording, TinyWorld, play, same, subject_of
 
 NAN = float("nan")
@@ -25,7 +26,7 @@ NAN = float("nan")
 
 @pytest.fixture(autouse=True)
 def _forget_what_was_said() -> None:
-    fednoro._warn_once.cache_clear()
+    notices.forget()
     fednoro_aggregation._say_once.cache_clear()
 
 

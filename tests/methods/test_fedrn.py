@@ -480,8 +480,9 @@ def test_bytes_are_k_plus_one_models_down_and_one_up(k: int) -> None:
     rows = federate(method, Serial(world.scenario), world.public, budget=6, seed=0)
     warm, selecting = (ledger.totals for _, ledger in rows)
     up = model + 8 + 4 * 4  # a model, an accuracy, an answer in four classes
-    assert warm[2:] == (3 * up, 3 * (model + 8))  # down: the global model and the seed of the noise image
-    assert selecting[2:] == (3 * up, 3 * ((k + 1) * model + 8 + 8 * (k + 1)))  # and k models with k + 1 weights
+    assert warm.up_bytes == selecting.up_bytes == 3 * up
+    assert warm.down_bytes == 3 * (model + 8)  # the global model and the seed of the noise image
+    assert selecting.down_bytes == 3 * ((k + 1) * model + 8 + 8 * (k + 1))  # and k models with k + 1 weights
 
 
 def test_a_local_model_is_kept_once_also_across_processes() -> None:

@@ -60,7 +60,7 @@ def described(choice: str, config_dirs: Sequence[Path] = ()) -> Described:
     target = str(node.get("_target_", ""))
     if "." not in target:
         raise UserError(f"{path} names no `_target_`; its YAML should say which class it configures")
-    require_trusted({"_target_": target}, (config_dir(), *plugin_dirs().values()), plugin_packages())
+    require_trusted({"_target_": target}, (config_dir(), *plugin_dirs().values()), plugin_packages(), unseen=True)
     module, _, kind = target.rpartition(".")
     given = list(_of_class(module, kind, "privileges") or ())
     oracle = (settings.get("scenario") or {}).get("oracle", "none")

@@ -180,7 +180,7 @@ def check_choices(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Non
         key, equals, value = word.lstrip("+").partition("=")
         if equals and not key:
             raise UserError(f"{word!r} is not a setting; type SETTING=VALUE, as in seed=1")
-        if key in GROUPS and not CHOICE.fullmatch(value):
+        if key in GROUPS and not value.startswith("{") and not CHOICE.fullmatch(value):  # local={lr:0.5} is Hydra's
             raise UserError(f"there is no {key} called {value!r}; {nearest(value, options(key, config_dirs))}")
         if key.startswith(("hydra.run", "hydra.sweep", "hydra.output_subdir")):
             raise UserError(f"{key} would put a folder of Hydra's somewhere; leave it out: runs go to runs_dir")

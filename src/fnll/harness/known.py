@@ -71,8 +71,9 @@ def note(folder: Path, key: str | None) -> None:
     if key is None:
         return
     with suppress(OSError):
-        keys = [known for known in _keys(folder) if known != key]
-        write_json(folder / ASKED, {"run_id": folder.name, "keys": [*keys[1 - KEYS :], key]})
+        keys = _keys(folder)
+        if key not in keys:
+            write_json(folder / ASKED, {"run_id": folder.name, "keys": [*keys[1 - KEYS :], key]})
         write_atomic(own_folder(folder.parent / INDEX) / key, folder.name)
 
 
@@ -87,11 +88,9 @@ def _keys(folder: Path) -> list[str]:
 def _rebuild(store: Path) -> None:
     """The index from what the runs' folders say."""
     with suppress(OSError):
-        index = own_folder(store / INDEX) if store.is_dir() else None
-        for asked in store.glob(f"*/{ASKED}") if index else ():
-            for key in _keys(asked.parent):
-                if index and PLAIN.fullmatch(key):
-                    write_atomic(index / key, asked.parent.name, durable=False)
+        for asked in store.glob(f"*/{ASKED}"):
+            for key in filter(PLAIN.fullmatch, _keys(asked.parent)):
+                write_atomic(own_folder(store / INDEX) / key, asked.parent.name, durable=False)
 
 
 def key_of(request: Request) -> str | None:

@@ -30,7 +30,7 @@ def test_a_word_that_fits_nowhere_names_where_it_would(word, message):
         (["experiment=null"], "experiment needs a choice; leave it out"),
         (["noise=null"], "noise needs a choice"),
         (["~dataset"], "dataset needs a choice"),
-        (["method=../method/fedavg"], "type the name alone"),
+        (["method=../method/fedavg"], r"there is no method called .\.\./method/fedavg"),
         (["foo"], r"cannot read 'foo' \(missing EQUAL at '<EOF>'\); type SETTING=VALUE"),
         (["+roundz=3"], "there is no setting called 'roundz'; did you mean rounds"),
         (["+eval.batchsize=3"], r"there is no setting called 'eval\.batchsize'; did you mean eval\.batch_size"),

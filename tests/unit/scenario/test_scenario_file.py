@@ -247,7 +247,7 @@ def test_nothing_is_ever_unpickled(tmp_path):
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "exploded"),)
 
-    path = rewritten(written(tmp_path, dataset()), nominal=np.array([Bomb()], dtype=object))
+    path = rewritten(written(tmp_path, dataset()), sealed=False, nominal=np.array([Bomb()], dtype=object))
     with pytest.raises(UserError, match="is corrupted or not a scenario file"):
         read(path)
     assert not (tmp_path / "exploded").exists()
