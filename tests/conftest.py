@@ -13,7 +13,14 @@ import pytest
 import torch
 
 # What any child of a test needs: importing torch, Lightning and scikit-learn once takes longer than most tests.
-PRELOAD = ["fnll.cli.check", "fnll.cli.methods", "fnll.cli.run", "fnll.cli.progress", "fnll.sweep.runner"]
+PRELOAD = [
+    "fnll.testing",
+    "fnll.cli.check",
+    "fnll.cli.methods",
+    "fnll.cli.run",
+    "fnll.cli.progress",
+    "fnll.sweep.runner",
+]
 
 
 @pytest.fixture(autouse=True, scope="session")

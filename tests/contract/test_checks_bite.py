@@ -10,6 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
+from fnll.cli.check import promises
 from fnll.lengths import Length
 from fnll.methods.fedavg import FedAvg
 from fnll.scenario.scenario import Scenario, Truth
@@ -381,3 +382,7 @@ def test_a_method_that_states_no_limit_law_gets_no_tick() -> None:
 
 def test_a_limit_law_is_about_the_model_that_is_judged() -> None:
     assert run_check(subject_of("coteaching"), CHECKS["limit_laws"]).outcome == "passed"
+
+
+def test_help_lists_the_checks_that_there_are() -> None:
+    assert promises() == {name: check.promise for name, check in CHECKS.items()}

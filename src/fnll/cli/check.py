@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 from collections import Counter
 from collections.abc import Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fnll.testing import CHECKS, Result, check_method, subject_of
+if TYPE_CHECKING:
+    from fnll.testing import Result
 
+KIT = ("checks", "degenerate", "budgets")  # modules of fnll.testing that hold checks
 MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "excused": "[yellow]–[/]", "unstated": "–"}
 
 
@@ -20,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
         prog="fnll check",
         description="Test a method against the rules of a fair comparison, in worlds of six tiny clients (seconds).\n"
         "The exit code is 1 if a check fails.",
-        epilog="checks:\n" + "\n".join(f"  {name:<22} {check.promise}" for name, check in CHECKS.items()),
+        epilog="checks:\n" + "\n".join(f"  {name:<22} {promise}" for name, promise in promises().items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("method", help="a method's name, or the path of its YAML")
@@ -31,6 +36,8 @@ def main(argv: Sequence[str]) -> int:
         help="for CI: one JSON object a line and check; outcome is passed, failed, excused, unstated or untried",
     )
     args = parser.parse_args(argv)
+    from fnll.testing import check_method, subject_of  # late: torch takes seconds to import, and --help needs none
+
     results = []
     console = Console(highlight=False)
     for result in check_method(subject_of(args.method), [name for name in args.only.split(",") if name]):
@@ -44,6 +51,18 @@ def main(argv: Sequence[str]) -> int:
     return int(any(result.outcome == "failed" for result in results))
 
 
+def promises() -> dict[str, str]:
+    """The checks and what each promises, as their source states it."""
+    found: dict[str, str] = {}
+    for module in KIT:
+        tree = ast.parse((files("fnll") / "testing" / f"{module}.py").read_text())
+        for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+            for mark in function.decorator_list:
+                if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "check":
+                    found[function.name] = ast.literal_eval(mark.args[0])
+    return found
+
+
 def _conclude(console: Console, method: str, results: list[Result]) -> None:
     number = Counter(result.outcome for result in results)
     held = f"{number['passed']} of {len(results)} checks hold"
@@ -55,7 +74,7 @@ def _conclude(console: Console, method: str, results: list[Result]) -> None:
         console.print(f"[red]the method cannot be made[/]: {number['untried']} further checks were not tried")
     elif number["failed"]:
         console.print(f"[red]{held}[/], {number['failed']} failed", soft_wrap=True)
-    elif len(results) < len(CHECKS):
+    elif len(results) < len(promises()):
         console.print(f"[green]{held}[/]; the whole list decides: fnll check {method}", soft_wrap=True)
     else:
         console.print(f"[green]{held}[/]: {method} may enter the comparison", soft_wrap=True)
