@@ -157,14 +157,14 @@ def _choice(joint: Joint, clean: bool) -> str:
 
 def _panel(joint: Joint) -> list[dict[str, str]]:
     known = evidence()["area"]
-    reference = known.get(CONFIDENT)
     rows = []
     for member in joint.members:
-        area = known.get(member.name)
-        told = "not measured" if area is None else f"area under the curve {area:.3f}"
+        area, reference, tables = known.get(member.name, (None, None, 0))
+        several = f"{tables} table{'' if tables == 1 else 's'} of digits"
+        told = "not measured" if area is None else f"area under the curve {area:.3f} on {several}"
         if not member.judges_samples:
             told += "; it judges clients, not samples: its samples come from confident learning and do not count"
-        elif area is not None and reference is not None and area < reference:
+        elif area is not None and area < reference:
             told += f": worse than confident learning's {reference:.3f}"
         rows.append(
             {

@@ -142,7 +142,7 @@ class TestPage:
         assert text.count("data:image/png") == 6
 
     def test_worse_detectors_are_told(self, monkeypatch):
-        known = {"area": {"confident learning": 0.95, "fedrn": 0.9}}
+        known = {"area": {"confident learning": [0.96, 0.96, 3], "fedrn": [0.9, 0.95, 2]}}
         monkeypatch.setattr("fnll.audit.page.evidence", lambda: known)
         assert "worse than confident learning&#39;s 0.950" in page(Joint(run(), PANEL), PLAN, [], "")
 
