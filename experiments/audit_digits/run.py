@@ -130,7 +130,7 @@ def summarise() -> None:
     """
     rows = pd.read_csv(HERE / "results.csv")
     shown = rows.groupby(["sites", "noise", "method"])[list(KEYS)].mean().round(3).reset_index()
-    print("| " + " | ".join(shown) + " |\n|" + "---|" * len(shown.columns))
+    print("| " + " | ".join(map(str, shown)) + " |\n|" + "---|" * len(shown.columns))
     for row in shown.itertuples(index=False):
         print("| " + " | ".join("–" if value != value else str(value) for value in row) + " |")
     judges = rows[(rows["sites"] == 10) & rows["judges"]]
