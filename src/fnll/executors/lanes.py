@@ -31,7 +31,7 @@ class Lane:
 
     request: Fit
     key: Hashable
-    numbers: tuple[float, ...]  # of its attributes; some losses cannot do with different ones
+    numbers: tuple[float, ...]  # the round, and those of its attributes; some losses cannot do with different ones
     optimizer: Optimizer
     moved: tuple[str, ...]  # names of the module's parameters that the optimiser moves
     fixed: tuple[str, ...]  # names of its other parameters and buffers, helper networks included
@@ -88,7 +88,7 @@ def lane_of(request: Fit) -> Lane | str:
         STACKED[type(optimizer)].settings(optimizer.param_groups[0]),
         (module.spec.epochs, module.spec.batch_size, request.views, request.client.device),
     )
-    numbers = tuple(leaf for leaf in leaves if is_number(leaf))
+    numbers = (module.t, *(leaf for leaf in leaves if is_number(leaf)))
     return Lane(request, key, numbers, optimizer, moved, fixed, tree, tuple(leaves))
 
 
@@ -102,7 +102,7 @@ def _machinery() -> frozenset[str]:
     """Attributes that every LightningModule has."""
     plain: Any = Classifier(nn.Identity(), spec=None)  # type: ignore[arg-type]
     later = {"fabric", "_fabric_optimizers"}
-    return frozenset(vars(plain).keys() | later) - {"facts", "objective", "t"}
+    return frozenset(vars(plain).keys() | later) - {"facts", "objective"}
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -27,6 +27,7 @@ from fnll.weights import snapshot
 
 BLOCK = 1 << 18  # trained numbers of the lanes in a block: more would not stay in the caches from step to step
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # lanes in a step; few, since each is traced apart
+ROUND = -1  # the place of the round among the leaves of a lane
 CLOSE = 1e-3  # how far a traced step, or one with padding, may be from the plain one, of the largest number in it
 
 
@@ -96,7 +97,7 @@ class Block:
         columns = zip(*(lane.moved_tensors() for lane in every), strict=True)
         self.params = [torch.stack([value.detach() for value in column]) for column in columns]
         self.optimizer = stacked_optimizer([lane.optimizer for lane in every], self.params)
-        self.constants = Constants(every, self.params[0].dtype)
+        self.constants = Constants(every, self.params[0].dtype, strict=lanes[0].key in habits.strict)
         self.kind = habits.number((lanes[0].key, self.constants.form))
         self.checked: set[Hashable] = set()  # kinds of steps whose traced form was compared in this training
         self.full: Row | None = None  # the longest row, which others are padded to
@@ -239,7 +240,7 @@ def _close(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
 class Constants:
     """What the losses of lanes read and do not train, by lane where lanes differ: tensors, and numbers."""
 
-    def __init__(self, lanes: Sequence[Lane], dtype: torch.dtype) -> None:
+    def __init__(self, lanes: Sequence[Lane], dtype: torch.dtype, *, strict: bool) -> None:
         first = self.lane = lanes[0]
         self.places: list[tuple[int | str, bool]] = []  # of each: a parameter's name or a leaf, and whether it differs
         self.differing: list[Tensor] = []
@@ -250,13 +251,16 @@ class Constants:
         for i, leaves in columns.items():
             if isinstance(leaves[0], Tensor):
                 self._add(i, list(leaves))
-        numbers = {i: leaves for i, leaves in columns.items() if is_number(leaves[0])}
+        numbers: dict[int, tuple[float, ...]] = {ROUND: tuple(lane.module.t for lane in lanes)}
+        numbers |= {i: leaves for i, leaves in columns.items() if is_number(leaves[0])}
         odd = {i: leaves for i, leaves in numbers.items() if any(leaf != leaves[0] for leaf in leaves)}
+        if not strict:
+            odd[ROUND] = numbers[ROUND]  # in any case: a step traced in one round is good for the next
         self.places += [(i, True) for i in odd]
         self.differing += [as_tensor(leaves, dtype, first.request.client.device) for leaves in odd.values()]
         self.numbers_differ = bool(odd)
         self.form: Hashable = tuple(self.places), tuple(leaves[0] for i, leaves in numbers.items() if i not in odd)
-        self.before = attributes(first.module)
+        self.before = {**attributes(first.module), "t": first.module.t}
         self.swaps = [_place_of(first.module, name) for name in first.moved]
         self.others = [_place_of(first.module, place) for place, _ in self.places if isinstance(place, str)]
 
@@ -275,16 +279,16 @@ class Constants:
         sources = (iter(shared), iter(differing))
         values = [next(sources[differs]) for _, differs in self.places]
         count = len(self.others)
-        leaves = list(self.lane.leaves)
+        leaves = [*self.lane.leaves, self.lane.module.t]
         for (place, _), value in zip(self.places[count:], values[count:], strict=True):
             leaves[place] = value  # type: ignore[index]
+        t = leaves.pop()
         swaps = [*zip(self.swaps, own, strict=True), *zip(self.others, values[:count], strict=True)]
         kept = [holder[name] for (holder, name), _ in swaps]
         try:
             for (holder, name), value in swaps:
                 holder[name] = value
-            if len(self.places) > count:
-                vars(self.lane.module).update(tree_unflatten(leaves, self.lane.tree))
+            vars(self.lane.module).update(tree_unflatten(leaves, self.lane.tree), t=t)
             yield
         finally:
             for ((holder, name), _), value in zip(swaps, kept, strict=True):

@@ -239,3 +239,30 @@ def test_methods_that_are_built_alike_are_one():
 
 def test_blocks_shrink_as_networks_grow():
     assert [block_size(n) for n in (10, 4810, 13706, 61706, 10**7)] == [64, 50, 16, 8, 8]
+
+
+def test_a_step_is_traced_once_for_all_rounds():
+    world = TinyWorld()
+    _, executor = compared(FedAvg(**world.shared(6)), world, worth=3, rounds=6)
+    kinds = executor.stacker.habits.programs._known
+    assert len({kind for kind, *_ in kinds}) == 1
+    assert any(callable(step) for step in kinds.values())
+
+
+class Late(FedAvg):
+    """Its loss decides by the round."""
+
+    def module(self, client, weights):
+        return Growing(self.net.load(weights), self.local, client.t)
+
+
+class Growing(Classifier):
+    def loss(self, batch):
+        return super().loss(batch) * (2 if self.t > 1 else 1)
+
+
+def test_a_loss_may_decide_by_the_round():
+    world = TinyWorld()
+    far, executor = compared(Late(**world.shared(6)), world, worth=3, rounds=4)
+    assert far < 1e-4
+    assert not executor.said
