@@ -104,7 +104,8 @@ def test_a_dry_run_lists_the_runs_with_their_state_and_does_nothing(
     (store / begun / "summary.json").unlink()
     capsys.readouterr()
     sweep(store, "method=fedavg,fedprox", "seed=range(4)", "--dry-run")
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    *lines, hours = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert " ".join(hours).startswith("3 runs to do, about ")
     state = {run_id: word for word, run_id, *_ in lines[2:]}  # below how many there are and what data they need
     assert (state[done], state[begun]) == ("finished", "unfinished")
     assert sorted(state.values()) == ["finished"] * 5 + ["new"] * 2 + ["unfinished"]

@@ -32,5 +32,6 @@ SUITES = {
     "lid": Suite("local intrinsic dimensionality against numpy", "fnll.bench.lid", 5),
     "memory": Suite("peak memory and checkpoints against the number of clients", "fnll.bench.memory", 1),
     "passes": Suite("models sent and passes over the data, as FedRN's table 10 counts them", "fnll.bench.passes", 1),
+    "together": Suite("fifty runs, driven together and side by side", "fnll.bench.abreast", 1),
     "grid": Suite("twenty runs, one or two at a time", "fnll.bench.sweeps", 2),
 }

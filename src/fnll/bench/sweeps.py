@@ -17,13 +17,15 @@ GRID = ("rounds=10", "seed=range(20)")
 def measure(words: Sequence[str], repeat: int) -> Result:
     """FedAvg on digits, 10 rounds, 20 seeds; `words` may change that. Starting Python counts."""
     words = (*GRID, *words)
-    variants = {"1 job": _sweep(words, 1), "2 jobs": _sweep(words, 2)}
+    variants = {"1 job": sweep(words, 1), "2 jobs": sweep(words, 2)}
     timings = take_turns(variants, repeat)
     one, two = timings
     return Result("grid", words, timings, (Claim(f"{two} / {one}", faster(timings, two, one), at_least=1.8),))
 
 
-def _sweep(words: Sequence[str], jobs: int) -> Variant:
+def sweep(words: Sequence[str], jobs: int) -> Variant:
+    """A sweep in processes of its own, into a store that is gone afterwards."""
+
     def variant(watch: Stopwatch) -> int:
         with temporary_folder() as runs_dir:
             command = [sys.executable, "-m", "fnll", "sweep", *words, f"runs_dir={runs_dir}", "--jobs", str(jobs)]

@@ -6,20 +6,23 @@ import argparse
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 
 from fnll.errors import UserError, require, require_integer
 from fnll.harness.config import compose, store_of
+from fnll.harness.status import Status
 from fnll.sweep.conductor import Conductor
-from fnll.sweep.display import Plain, Terminal, summarise, told_once
+from fnll.sweep.display import Plain, Terminal, duration, summarise, told_once
 from fnll.sweep.events import Ending
 from fnll.sweep.grid import PlannedRun, alike_first, expand, shard
-from fnll.sweep.launchers import NAMES, check_store, launcher_of, unknown_launcher
+from fnll.sweep.hours import Speeds
+from fnll.sweep.launchers import NAMES, check_store, launcher_of, shared_out, unknown_launcher
 from fnll.sweep.needs import counted, needed
 from fnll.sweep.recall import Recall
 from fnll.system.files import remove_empty
@@ -46,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     if not jobs:
         raise UserError(f"--shard {args.shard}: there are only {len(grid.jobs)} runs; use fewer parts")
     if args.dry_run:
-        return _dry_run(console, jobs, args.config_dir)
+        return _dry_run(console, jobs, args.config_dir, grid.settings, args.jobs)
     runs_dir = store_of(compose(jobs[0].words, args.config_dir).cfg)
     require(str(grid.settings["launcher"]) in NAMES, unknown_launcher(grid.settings["launcher"]))
     new = not runs_dir.exists()
@@ -58,9 +61,10 @@ def main(argv: Sequence[str]) -> int:
         if new:
             remove_empty(runs_dir)
         raise
+    expected = _expected(jobs, recall, runs_dir, grid.settings, args.jobs)
     with _sigterm_is_ctrl_c(), closing(chosen) as launcher:
         console.print(f"{len(jobs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
-        with (Terminal if console.is_terminal else Plain)(console, len(jobs)) as display:
+        with (Terminal if console.is_terminal else Plain)(console, len(jobs), expected=expected) as display:
             ordered = alike_first(jobs) if getattr(launcher, "together", 1) > 1 else jobs
             outcomes = Conductor(launcher, display, recall=recall.outcome).run(ordered)
     for line in summarise(outcomes, time.monotonic() - started):
@@ -86,13 +90,56 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _dry_run(console: Console, jobs: Sequence[PlannedRun], config_dirs: Sequence[Path]) -> int:
-    """What the grid is and needs, and a line for each run: its state, its id, what it is.
+def _expected(
+    jobs: Sequence[PlannedRun], recall: Recall, runs_dir: Path, settings: Mapping[str, Any], at_once: int | None
+) -> float | None:
+    """Seconds for all runs, if a dry run has measured runs like each of them."""
+    speeds = Speeds(runs_dir)
+    if settings["launcher"] != "local" or not speeds.known:
+        return None
+    processes, _, together = shared_out(settings, jobs, at_once)
+    try:
+        rounds = {job: int(recall.compose(job.words).cfg.rounds) for job in jobs}
+    except UserError:  # the run itself says what is wrong
+        return None
+    return speeds.expected(rounds, together, processes)
+
+
+def _hours(
+    console: Console, jobs: Mapping[PlannedRun, int], runs_dir: Path, settings: Mapping[str, Any], at_once: int | None
+) -> None:
+    """How long the runs will take that are not finished; kinds of runs that were never measured are, for a moment."""
+    if settings["launcher"] != "local" or not jobs:
+        return
+    speeds = Speeds(runs_dir)
+    processes, _, together = shared_out(settings, list(jobs), at_once)
+    with console.status("measuring how fast such runs are here ..."):
+        speeds.learn(jobs, together)
+    seconds = speeds.expected(jobs, together, processes)
+    cores = f"{processes} core{'s' if processes > 1 else ''}"
+    if seconds is None:
+        unknown = sum(speeds.of(job, together) is None for job in jobs)
+        text = f"{len(jobs)} runs to do; {unknown} of them are not measured yet, --dry-run again measures more"
+    else:
+        text = f"{len(jobs)} runs to do, about {duration(seconds)} on {cores}"
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def _dry_run(
+    console: Console,
+    jobs: Sequence[PlannedRun],
+    config_dirs: Sequence[Path],
+    settings: Mapping[str, Any],
+    at_once: int | None,
+) -> int:
+    """What the grid is and needs, a line for each run (its state, its id, what it is), and how long it will take.
 
     Invalid runs count as failures, equal mistakes as one; runs whose data is missing are not gone through.
     """
     recall = Recall(config_dirs)
     mistakes: defaultdict[str, list[PlannedRun]] = defaultdict(list)
+    to_do: dict[PlannedRun, int] = {}
+    store = Path()
     console.print(counted(jobs), soft_wrap=True, markup=False)
     data = needed(jobs, recall.compose, recall.load)
     for one in data:
@@ -103,10 +150,14 @@ def _dry_run(console: Console, jobs: Sequence[PlannedRun], config_dirs: Sequence
             try:
                 run_id, state = recall.status(job)
                 console.print(f"{state:<10}  {run_id:<30}  {job}", soft_wrap=True, markup=False)
+                if state in ("new", Status.UNFINISHED, Status.FAILED):
+                    cfg = recall.compose(job.words).cfg
+                    store, to_do[job] = store_of(cfg), int(cfg.rounds)
             except UserError as error:
                 mistakes[str(error)].append(job)
     for line in told_once("invalid", mistakes):
         console.print(line, soft_wrap=True, markup=False)
+    _hours(console, to_do, store, settings, at_once)
     return int(bool(mistakes or waiting))
 
 

@@ -80,6 +80,12 @@ class Abreast:
         for member, answer in self._answers(asking).items():
             self._advance(member, answer)
 
+    def close(self) -> None:
+        """Give up the runs that are not over, each where it stands."""
+        for run in self._members.values():
+            run.close()
+        self._members = {}
+
     def _advance(self, member: Member, answer: Answer | None) -> None:
         run = self._members[member]
         member.calls = run.advance(answer)

@@ -19,6 +19,7 @@ from fnll.sweep.grid import PlannedRun
 
 NAMED = 3  # runs that a warning of several is shown with
 SHOWN = 2  # commands of runs that failed for one reason
+TELLING = 0.05  # the share of a sweep that has to be done before its own pace says more than a measurement
 HEARTBEAT = 30.0  # seconds of silence after which plain output says what is going on
 
 
@@ -49,8 +50,9 @@ class Course:
 class Tally:
     """How far a sweep is. Runs that were finished before count as done, but not as work."""
 
-    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic, expected: float | None = None) -> None:
         self.total, self.clock, self.started = total, clock, clock()
+        self.expected = expected  # seconds for all of it, by what `--dry-run` has measured
         self.running: dict[PlannedRun, Course] = {}
         self.postponed: set[PlannedRun] = set()
         self.ended: Counter[Ending] = Counter()
@@ -65,8 +67,10 @@ class Tally:
         return (self.done + sum(course.share for course in self.running.values())) / max(1, self.total)
 
     def left(self) -> float | None:
-        """Seconds to the end, if the rest goes like what was done so far."""
+        """Seconds to the end, if the rest goes like what was done so far; at first, like what was measured before."""
         work = self.work + sum(course.news for course in self.running.values())
+        if self.expected is not None and work < TELLING * self.total:
+            return self.expected * (1 - self.share)
         return (self.clock() - self.started) * (1 - self.share) * self.total / work if work else None
 
     def show(self, job: PlannedRun, event: Event) -> None:
@@ -90,9 +94,15 @@ class Tally:
 class Plain:
     """One line for each run that ends, and a sign of life in between."""
 
-    def __init__(self, console: Console, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        console: Console,
+        total: int,
+        clock: Callable[[], float] = time.monotonic,
+        expected: float | None = None,
+    ) -> None:
         self.console, self.clock = console, clock
-        self.tally = Tally(total, clock)
+        self.tally = Tally(total, clock, expected)
         self.spoken = clock()
         self.warned: set[str] = set()
 
@@ -134,8 +144,14 @@ class Plain:
 class Terminal(Plain):
     """The same lines, and below them one that moves for each run under way and one for the whole sweep."""
 
-    def __init__(self, console: Console, total: int, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console, total, clock)
+    def __init__(
+        self,
+        console: Console,
+        total: int,
+        clock: Callable[[], float] = time.monotonic,
+        expected: float | None = None,
+    ) -> None:
+        super().__init__(console, total, clock, expected)
         columns = [TextColumn(f"{{task.fields[{name}]}}") for name in ("count", "note", "left")]
         self.bars = Progress(
             TextColumn("{task.description}"),

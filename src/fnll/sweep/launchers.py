@@ -25,15 +25,9 @@ def launcher_of(
     name = settings["launcher"]
     require_integer("sweep.together", settings["together"], 1, "runs that one process advances together")
     if name == "local":
-        from fnll.sweep.machine import LocalLauncher, room_for
+        from fnll.sweep.machine import LocalLauncher
 
-        executors = {tuple(word for word in job.words if word.lstrip("+~").startswith("executor")): job for job in jobs}
-        configs = [compose(job.words, job.config_dirs).cfg for job in executors.values()]
-        cores = usable_cores()
-        processes, spare_core = room_for(configs, min(at_once or cores, len(jobs)), cores)
-        together = 1
-        if all(cfg.executor._target_ == STACKING for cfg in configs):
-            together = min(settings["together"], math.ceil(len(jobs) / processes))
+        processes, spare_core, together = shared_out(settings, jobs, at_once)
         return LocalLauncher(processes, spare_core=spare_core, together=together)
     if name == "submitit":
         from fnll.sweep.slurm import Submitit
@@ -49,6 +43,19 @@ def launcher_of(
 def unknown_launcher(name: object) -> str:
     """The sentence about a launcher that does not exist."""
     return f"sweep.launcher={name} is not known; {nearest(str(name), NAMES)}"
+
+
+def shared_out(settings: Mapping[str, Any], jobs: Sequence[PlannedRun], at_once: int | None) -> tuple[int, bool, int]:
+    """How this machine does the runs: processes, whether cores are left over, and runs together in each process."""
+    from fnll.sweep.machine import room_for
+
+    executors = {tuple(word for word in job.words if word.lstrip("+~").startswith("executor")): job for job in jobs}
+    configs = [compose(job.words, job.config_dirs).cfg for job in executors.values()]
+    cores = usable_cores()
+    processes, spare_core = room_for(configs, min(at_once or cores, len(jobs)), cores)
+    if any(cfg.executor._target_ != STACKING for cfg in configs):
+        return processes, spare_core, 1
+    return processes, spare_core, min(settings["together"], math.ceil(len(jobs) / processes))
 
 
 def check_store(runs_dir: Path) -> None:
