@@ -67,9 +67,13 @@ def run_all(out: Path) -> None:
 
 def outcome(folder: Path) -> tuple[list[dict[str, object]], bytes]:
     """Everything a run computed, without times."""
-    (run,) = folder.iterdir()
+    (run,) = (path for path in folder.iterdir() if not path.name.startswith("."))
     rows = [json.loads(line) for name in ("metrics", "diagnostics") for line in (run / f"{name}.jsonl").open()]
-    timeless = [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+    # `step` was called `round` before 0.2
+    timeless = [
+        {"step" if key == "round" else key: value for key, value in row.items() if not key.startswith("time/")}
+        for row in rows
+    ]
     return timeless, (run / "weights.safetensors").read_bytes()
 
 

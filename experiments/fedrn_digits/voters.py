@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from fnll.executors import Serial
 from fnll.federation import Federation
-from fnll.fit import fit
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import compose
 from fnll.harness.diagnostics import precision_recall
@@ -33,6 +32,7 @@ from fnll.harness.prepare import Run, prepare
 from fnll.local import Fit
 from fnll.methods.fedrn import FedRN, HeadTuning, NeighbourState
 from fnll.methods.fedrn_reliability import ensemble, shares
+from fnll.training import fit
 from fnll.types import Client
 
 

@@ -1,4 +1,4 @@
-"""What a client trains: settings, a LightningModule with the objective, and the request to fit it (`fnll.fit`)."""
+"""What a client trains: settings, a LightningModule with the objective, and the request to fit it (`fnll.training`)."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from fnll.errors import UserError
 from fnll.executors import Serial
 from fnll.executors.vectorised import Vectorised
 from fnll.federation import Federation, federate
-from fnll.fit import fit
 from fnll.harness.config import compose
 from fnll.local import Fit
 from fnll.methods.coteaching import CoTaught, CoTaughtApart, CoTeaching, forget_rate_of, small_loss
 from fnll.methods.fedavg import FedAvg
 from fnll.testing import TinyWorld, play, same, tiny_local
+from fnll.training import fit
 from fnll.types import Batch, State
 from fnll.weights import Weights, all_finite, part
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from fnll.executors import Serial
 from fnll.executors.vectorised import Vectorised
 from fnll.federation import federate
-from fnll.fit import fit
 from fnll.harness.config import compose
 from fnll.local import Frozen
 from fnll.methods.dividemix import Both, semi_loss, sharpen
@@ -20,6 +19,7 @@ from fnll.methods.dividemix_local import Division, MixMatch, ramped, warmup_loss
 from fnll.methods.fedavg import FedAvg
 from fnll.scenario import assemble
 from fnll.testing import TinyWorld, accuracy, play, same, subject_of
+from fnll.training import fit
 from fnll.types import Batch
 from fnll.weights import all_finite, part
 

@@ -15,7 +15,6 @@ from torch import nn
 
 from fnll.executors import Serial
 from fnll.federation import World, federate
-from fnll.fit import fit
 from fnll.images import InMemory, Transform
 from fnll.local import Fit
 from fnll.methods.fedavg import FedAvg
@@ -23,6 +22,7 @@ from fnll.methods.fedprox import FedProx
 from fnll.net import Net
 from fnll.scenario.scenario import Scenario
 from fnll.testing import tiny_local
+from fnll.training import fit
 from fnll.types import Batch, Client, State
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fnll.fit import fit
 from fnll.local import Classifier, Fit
 from fnll.methods import fednoro
 from fnll.methods.fedla import adjusted_cross_entropy
 from fnll.methods.fednoro import Distilled, FedNoRo
 from fnll.testing import TinyWorld, same, subject_of, tiny_local
+from fnll.training import fit
 from fnll.types import CPU, Batch
 
 subject = functools.cache(subject_of)

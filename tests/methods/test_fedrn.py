@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fnll.errors import UserError
 from fnll.executors import Serial, perform
 from fnll.federation import Federation, Ledger, federate
-from fnll.fit import fit
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import compose, config_dir
 from fnll.harness.diagnostics import precision_recall
@@ -34,6 +33,7 @@ from fnll.seeding import derive, torch_rng
 from fnll.system.notices import forget
 from fnll.testing import Recording, Roundtrip, TinyWorld, play, same, tiny_local
 from fnll.tools import predict, two_component_gmm
+from fnll.training import fit
 from fnll.types import Batch, Call, Client, Samples
 from fnll.weights import Weights, nbytes
 

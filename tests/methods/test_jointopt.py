@@ -12,11 +12,11 @@ from fnll.errors import UserError
 from fnll.executors import Serial
 from fnll.executors.vectorised import Vectorised
 from fnll.federation import federate
-from fnll.fit import fit
 from fnll.harness.config import compose
 from fnll.methods.jointopt import Relabelling, averaged, joint_loss, soft_cross_entropy
 from fnll.scenario import assemble
 from fnll.testing import TinyWorld, accuracy, play, same, subject_of
+from fnll.training import fit
 from fnll.types import Batch
 from fnll.weights import all_finite
 

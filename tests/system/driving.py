@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from fnll.fit import fit
+from fnll.training import fit
 
 
 def done(job: Any) -> Any:

@@ -13,12 +13,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from fnll.errors import UserError
-from fnll.fit import _fabric, fit
 from fnll.images import HorizontalFlip, InMemory, RandomCrop, Transform
 from fnll.local import Classifier, Fit, adam
 from fnll.models import small_cnn
 from fnll.net import Net
 from fnll.testing import TinyWorld, same, tiny_local
+from fnll.training import _fabric, fit
 from fnll.types import Client, Samples
 from fnll.weights import snapshot
 

@@ -31,7 +31,8 @@ def test_the_surface_is_what_it_says():
 def test_the_top_level_is_what_authors_import():
     modules = {path.stem for path in HERE.glob("*.py")} - {"__init__", "__main__"}
     assert modules == {
-        "errors", "federation", "fit", "images", "lengths", "local", "net", "seeding", "settings", "types", "weights",
+        "errors", "federation", "images", "lengths", "local", "net", "seeding", "settings", "training", "types",
+        "weights",
     }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import fnll.executors.together
 import fnll.executors.vectorised
-import fnll.fit
 import fnll.harness.observer
+import fnll.training
 import fnll.weights
 from fnll.executors.rows import rows_of
 from fnll.harness.checkpoint import Checkpoints
@@ -96,11 +96,11 @@ def instrumented(clock: Clock) -> Iterator[None]:
         (Client, "batches", clock.drawn(Client.batches, training=True)),
         (Client, "scan", clock.drawn(Client.scan, training=False)),
         (fnll.executors.together, "rows_of", clock.drawn(rows_of, training=False)),
-        (fnll.fit, "_stepper", clock.stepping(fnll.fit._stepper)),
+        (fnll.training, "_stepper", clock.stepping(fnll.training._stepper)),
     ]
     points: dict[str, list[tuple[Any, str]]] = {
         "step": [(fnll.executors.vectorised, "train_together")],
-        "copy": [(Net, "load"), (fnll.fit, "snapshot"), (fnll.executors.together, "snapshot")],
+        "copy": [(Net, "load"), (fnll.training, "snapshot"), (fnll.executors.together, "snapshot")],
         "aggregate": [place for name in ("mean", "median") for place in _importers(name, getattr(fnll.weights, name))],
         "evaluate": [(fnll.harness.observer, "confusion"), (Diagnostics, "memorisation")],
         "logging": [(Diagnostics, "score"), (Diagnostics, "facts"), (RunFolder, "append"), (Checkpoints, "save")],

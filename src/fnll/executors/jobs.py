@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from fnll.fit import fit
 from fnll.local import Fit, Trained
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import Streams
+from fnll.training import fit
 from fnll.types import Call, Client, Update
 
 

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from fnll.executors.stacked import STACKED
-from fnll.fit import configured, place
 from fnll.local import FULL, Classifier, Fit
+from fnll.training import configured, place
 
 HOOKS = ("training_step", "on_train_epoch_start", "on_train_epoch_end")  # what only one client at a time can have
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fnll.executors.lanes import Lane
-from fnll.fit import batches
+from fnll.training import batches
 from fnll.types import Batch
 
 PADDING = -100  # the `ignore_index` of F.cross_entropy and F.nll_loss

@@ -21,9 +21,9 @@ from fnll.executors.lanes import Lane, lane_of
 from fnll.executors.numerics import limit_threads
 from fnll.executors.serial import Threads
 from fnll.executors.together import DifferentNumbersError, Habits, NotTogetherError, train_together
-from fnll.fit import fit
 from fnll.scenario.scenario import Scenario
 from fnll.settings import check_fields
+from fnll.training import fit
 from fnll.types import CPU, Call, Update
 
 log = logging.getLogger(__name__)

@@ -151,7 +151,7 @@ def test_a_vectorised_round_is_seen_as_steps():
 
 
 def test_the_clock_leaves_the_library_as_it_was():
-    import fnll.fit as library
+    import fnll.training as library
 
     before = library._stepper
     with instrumented(Clock()):

@@ -7,10 +7,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from fnll.errors import UserError
 from fnll.executors import Serial
-from fnll.fit import IGNORED, fit
 from fnll.local import Classifier, Fit
 from fnll.methods.fedavg import FedAvg
 from fnll.testing import TinyWorld, play, same, tiny_local
+from fnll.training import IGNORED, fit
 from fnll.types import CPU, Update
 
 WORLD = TinyWorld()
