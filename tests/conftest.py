@@ -12,6 +12,8 @@ from multiprocessing import forkserver
 import pytest
 import torch
 
+from fnll.harness import trust
+
 # What any child of a test needs: importing torch, Lightning and scikit-learn once takes longer than most tests.
 PRELOAD = [
     "fnll.testing",
@@ -21,6 +23,12 @@ PRELOAD = [
     "fnll.cli.progress",
     "fnll.sweep.runner",
 ]
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_trusted(monkeypatch):
+    """`--allow NAME` counts for the rest of a process, which here goes on with other tests."""
+    monkeypatch.setattr(trust, "_allowed", set())
 
 
 @pytest.fixture(autouse=True, scope="session")
