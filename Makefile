@@ -41,7 +41,7 @@ $(DEV): $(READY)
 demo: $(READY) ## Compare the methods on noisy clients, with a table and a report (two minutes)
 	$(BIN)/fnll sweep experiment=demo runs_dir=$(RUNS)/demo --jobs $(JOBS) --report $(RUNS)/demo-report
 
-test: $(DEV) ## Run the tests (about twelve minutes on two cores)
+test: $(DEV) ## Run the tests (about ten minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 test-all: $(DEV) ## Run all tests, the slow ones included
