@@ -6,6 +6,7 @@ to let some of them step. They are trained in blocks that the processor's caches
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from fnll.local import Classifier, Trained
 from fnll.weights import snapshot
 
 BLOCK = 1 << 18  # trained numbers of the lanes in a block: more would not stay in the caches from step to step
-SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # lanes in a step; few, since each is traced apart
+SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # lanes in a block; few, since each is traced apart
 ROUND = -1  # the place of the round among the leaves of a lane
 CLOSE = 1e-3  # how far a traced step, or one with padding, may be from the plain one, of the largest number in it
 
@@ -52,6 +53,7 @@ class Habits:
     unpadded: set[Hashable] = field(default_factory=set)  # kinds whose losses count padding
     padding: set[Hashable] = field(default_factory=set)  # kinds whose losses are known not to
     programs: Programs = field(default_factory=Programs)
+    checked: set[Hashable] = field(default_factory=set)  # kinds of steps whose traced form was ever compared
     numbers: dict[Hashable, int] = field(default_factory=dict)  # long keys by short ones
 
     def number(self, key: Hashable) -> int:
@@ -94,12 +96,13 @@ class Block:
         self.module = lanes[0].module
         spare = _size(len(lanes)) - len(lanes)  # copies that are computed with and never moved, to make a known size
         every = [*lanes, *[lanes[-1]] * spare]
+        self.sizes = _halves(len(every))
         columns = zip(*(lane.moved_tensors() for lane in every), strict=True)
         self.params = [torch.stack([value.detach() for value in column]) for column in columns]
         self.optimizer = stacked_optimizer([lane.optimizer for lane in every], self.params)
         self.constants = Constants(every, self.params[0].dtype, strict=lanes[0].key in habits.strict)
         self.kind = habits.number((lanes[0].key, self.constants.form))
-        self.checked: set[Hashable] = set()  # kinds of steps whose traced form was compared in this training
+        self.checked: set[Hashable] = set()  # forms of batches for which a traced step was compared in this training
         self.full: Row | None = None  # the longest row, which others are padded to
         self.watched = False  # whether a loss was seen to leave its module alone: what the first step does, others do
 
@@ -134,7 +137,7 @@ class Block:
 
     def _step(self, members: Rows, rows: list[Row]) -> None:
         count = len(rows)
-        size = _size(count)
+        size = next(size for size in self.sizes if size >= count)
         if isinstance(members, int):
             reached: Rows = size
         else:
@@ -151,11 +154,13 @@ class Block:
         program = self.habits.programs.of(kind, step, arguments)
         if program is None:
             return step(*arguments)[1:]
-        if kind not in self.checked:
-            self.checked.add(kind)
-            if not _close(program(*arguments), step(*arguments)):
+        if kind not in self.habits.checked or stacked.form not in self.checked:
+            self.habits.checked.add(kind)
+            self.checked.add(stacked.form)
+            plain = step(*arguments)
+            if not _close(program(*arguments), plain):
                 self.habits.programs.refuse(kind)
-                return step(*arguments)[1:]
+            return plain[1:]
         return program(*arguments)[1:]
 
     def _check_padding(self, k: int, row: Row, longer: Row) -> None:
@@ -229,6 +234,11 @@ class Block:
 
 def _size(lanes: int) -> int:
     return next((size for size in SIZES if size >= lanes), lanes)
+
+
+def _halves(lanes: int) -> list[int]:
+    """Numbers of lanes in the steps of a block, smallest first: few, though its lanes may end one by one."""
+    return [lanes] if lanes == 1 else [*_halves(math.ceil(lanes / 2)), lanes]
 
 
 def _close(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:

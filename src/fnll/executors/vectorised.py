@@ -93,7 +93,7 @@ class Vectorised:
     stacker: Stacker = field(default_factory=Stacker)
     exact = False
     numerics = "vectorised"
-    revision = 4  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
+    revision = 5  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
 
     def __post_init__(self) -> None:
         check_fields(self, "executor")
