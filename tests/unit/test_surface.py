@@ -10,6 +10,7 @@ import fnll
 from fnll.harness.moved import MOVED, new_home
 
 HERE = Path(fnll.__file__).parent
+TESTS = Path(__file__).parent
 
 
 def test_importing_fnll_imports_no_torch():
@@ -34,6 +35,15 @@ def test_the_top_level_is_what_authors_import():
         "errors", "federation", "images", "lengths", "local", "net", "seeding", "settings", "training", "types",
         "weights",
     }  # fmt: skip
+
+
+def test_unit_tests_lie_where_the_code_does():
+    found = [path.relative_to(TESTS) for path in TESTS.rglob("test_*.py")]
+    rooms = {path.parent for path in found}
+    assert [str(room) for room in rooms if not (HERE / room / "__init__.py").is_file()] == []
+    flat = [path.stem.removeprefix("test_") for path in found if path.parent == Path()]
+    modules = ("surface", *(path.stem for path in HERE.glob("*.py")))
+    assert [name for name in flat if not name.startswith(modules)] == []  # training_lightning is one of training's
 
 
 @pytest.mark.parametrize("old", MOVED)
