@@ -20,6 +20,8 @@ TINY = [
     "model=mlp", "model.hidden=[8]", "num_clients=4", "rounds=1", "local.epochs=1", "eval.overlap=false",
 ]  # fmt: skip
 RUN = [
+    "rounds=99999999999999999999", "local.batch_size=99999999999999999999", "executor.threads=1000000",
+    "model.hidden=[1000000000000]", "sweep.params=3", "sweep=3", "+sweep.nosuch=3", "paper.methods=3",
     "=3", "noise=5", "local=3", "eval=3", "noise=../method/fedavg", "runs_dir=" + "x" * 300,
     "executor=pool executor.devices=foo", "executor=pool executor.devices=[foo]", "executor._target_=os.system",
     "method=fedcorr method.usual=3", "method=fedcorr method.usual={a:1}", "model.width=1000000000",
@@ -79,7 +81,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-FAST = 12  # of each list, in `make test`: those that once ended with a traceback come first
+FAST = 20  # of each list, in `make test`: those that once ended with a traceback come first
 
 
 def cases(words: list[str]) -> list[object]:

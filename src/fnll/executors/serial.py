@@ -15,7 +15,7 @@ from fnll.scenario.scenario import Scenario
 from fnll.settings import check_fields
 from fnll.types import CPU, Call, Update
 
-Threads = Annotated[int, Field(ge=1, description="the torch threads of one process")]
+Threads = Annotated[int, Field(ge=1, le=1024, description="the torch threads of one process")]
 
 
 @dataclass

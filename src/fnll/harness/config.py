@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fnll.errors import UserError, nearest, require
+from fnll.harness.groups import check_groups
 from fnll.harness.hydra_versions import VERSION_BASE, register_plugins
 from fnll.harness.secrets import from_environment
 from fnll.harness.trust import require_trusted, require_trusted_hydra, used
@@ -262,12 +263,12 @@ def store_of(cfg: DictConfig) -> Path:
 def _check_keys(cfg: dict[str, Any]) -> None:
     """Refuse settings that nothing reads: a misspelt one in a YAML, or behind `+`, would be believed to count."""
     known = _top_level()
-    require(
-        isinstance(cfg.get("eval"), dict),
-        f"eval is a group of settings, got {cfg.get('eval')!r}; type eval.batch_size=1000",
-    )
+    check_groups(cfg)
     expected = known.keys() - {"defaults", "hydra"}
-    for prefix, given, names in (("", cfg, expected), ("eval.", cfg.get("eval") or {}, known["eval"].keys())):
+    for prefix, given, names in (
+        ("", cfg, expected),
+        *((f"{group}.", cfg[group], known[group].keys()) for group in ("eval", "sweep", "paper")),
+    ):
         for key in given.keys() - names - (set() if prefix else set(GROUPS)):
             raise _no_setting(prefix + key)
         for key in sorted(names - given.keys()):

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from fnll.errors import require
 from fnll.harness.config import store_of
+from fnll.harness.sizes import check_numbers
 from fnll.lengths import SHARE
 from fnll.settings import check_arguments, declares_settings
 
@@ -26,7 +27,7 @@ class Common:
 
     num_clients: Annotated[int, Field(ge=1, description="the number of clients the training set is split over")]
     fraction: Annotated[float, Field(ge=0, le=1, description="the share of the clients that take part in one round")]
-    rounds: Annotated[int, Field(ge=1, description="the budget is rounds * cohort client updates")]
+    rounds: Annotated[int, Field(ge=1, le=10**9, description="the budget is rounds * cohort client updates")]
     seed: Seed
     scenario_seed: Seed
     eval_every: Annotated[int, Field(ge=1, description="evaluate after every so many steps")]
@@ -47,6 +48,7 @@ class Evaluation:
 
 def check_settings(cfg: DictConfig) -> None:
     """Refuse numbers that make no sense."""
+    check_numbers(OmegaConf.to_container(cfg))
     check_arguments(Common, {field.name: cfg[field.name] for field in fields(Common)}, "")
     require(cfg.fraction > 0, f"fraction must be greater than 0, got {cfg.fraction}; 0.5 takes half of the clients")
     check_arguments(Evaluation, {field.name: cfg.eval[field.name] for field in fields(Evaluation)}, "eval")

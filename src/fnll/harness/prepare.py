@@ -29,6 +29,7 @@ from fnll.harness.label import labelled
 from fnll.harness.making import completed, networks
 from fnll.harness.moved import new_home
 from fnll.harness.provenance import described
+from fnll.harness.sizes import check_network
 from fnll.images import content_digest
 from fnll.lengths import Horizon
 from fnll.net import Net
@@ -104,6 +105,7 @@ class Run:
 
     def check(self) -> None:
         """Make what a run starts with, so that a mistake in its settings shows before there is a folder of it."""
+        check_network(self.net)
         _ = self.method, self.net.head_names
         if dict(self.net.settings).get("pretrained") not in (None, "torchvision"):
             self.net.fresh(0)  # a file that is not there, or holds something else

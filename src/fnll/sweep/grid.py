@@ -78,7 +78,6 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
         chosen = {EXPERIMENT: experiment} if experiment else {}
         base = compose([*chosen.values(), *control], dirs)
         node: Any = OmegaConf.to_container(base.cfg.sweep)
-        _require_groups(node)
         settings = settings or node
         cells, rest = _cells(node[CELLS]), dict(own)
         if mini:
@@ -102,14 +101,6 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
         for (words, (assignment, name)), label in zip(unique.items(), labels, strict=True)
     ]
     return Grid(tuple(jobs), settings)
-
-
-def _require_groups(node: Any) -> None:
-    """Refuse a value in the place of a group of settings."""
-    require(isinstance(node, dict), f"sweep is a group of settings, got {node!r}; see docs/sweeps.md")
-    for key in ("params", "submitit", "ray"):
-        found = node.get(key) or {}
-        require(isinstance(found, dict), f"sweep.{key} is a mapping from settings to values, got {found!r}")
 
 
 def shard(jobs: Sequence[PlannedRun], part: str) -> tuple[PlannedRun, ...]:
