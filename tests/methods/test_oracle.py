@@ -18,16 +18,14 @@ from fnll.testing import Recording, TinyWorld
 from fnll.testing.store import write_run
 from fnll.testing.worlds import CLASSES, CLIENTS
 from fnll.weights import all_finite
+from tiny import TINY
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=40", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "fraction=0.5", "rounds=2", "local.epochs=1",
-]  # fmt: skip
+HALF = [*TINY, "fraction=0.5", "rounds=2"]
 ROWS = ("oracle", "oracle_true_labels", "oracle_drop_noisy")
 
 
 def prepared(method: str, *more: str):
-    return prepare(compose([*TINY, f"method={method}", "noise.rho=0.6", "noise.tau=0.5", *more]))
+    return prepare(compose([*HALF, f"method={method}", "noise.rho=0.6", "noise.tau=0.5", *more]))
 
 
 def test_each_uses_the_truth_in_its_own_way() -> None:
@@ -46,7 +44,7 @@ def test_each_uses_the_truth_in_its_own_way() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_without_noise_it_is_fedavg(name: str, tmp_path: Path) -> None:
     plain, ours = (
-        execute(prepare(compose([*TINY, "noise=none", f"method={method}", f"runs_dir={tmp_path}"])))
+        execute(prepare(compose([*HALF, "noise=none", f"method={method}", f"runs_dir={tmp_path}"])))
         for method in ("fedavg", name)
     )
     assert plain["fingerprint"] == ours["fingerprint"]

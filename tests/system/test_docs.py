@@ -18,6 +18,7 @@ from fnll.harness.config import GROUPS, compose, config_dir, options
 from fnll.harness.config import _known_keys as known_keys
 from fnll.harness.execute import execute
 from fnll.harness.prepare import prepare
+from tiny import TINY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -114,10 +115,7 @@ def test_every_method_has_a_page_and_a_place_in_the_menu():
         assert f"methods/{base}.md" in menu
 
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=240", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=8", "local.epochs=1", "noise.rho=0.6", "noise.tau=0.5",
-]  # fmt: skip
+NOISY = [*TINY, "dataset.samples=240", "num_clients=8", "noise.rho=0.6", "noise.tau=0.5"]
 RECORDING = {  # settings under which eight rounds pass through every stage and record all that there is to record
     "fedavg": ["dataset.validation=0.2", "dataset.classes=6", "diagnostics_uploads=true"],
     "fedcorr": ["method.passes=2", "method.finetune=2"],
@@ -130,7 +128,7 @@ def test_every_recorded_key_is_documented(tmp_path):
     """Runs say what is recorded, the page says what it means: neither knows a name that the other does not."""
     found = {"summary": set(), "metrics": set(), "facts": set()}
     for name, settings in RECORDING.items():
-        words = [f"method={name}", *TINY, "rounds=8", "diagnostics_every=4", f"runs_dir={tmp_path}", *settings]
+        words = [f"method={name}", *NOISY, "rounds=8", "diagnostics_every=4", f"runs_dir={tmp_path}", *settings]
         folder = tmp_path / prepared(words)
         found["summary"] |= json.loads((folder / "summary.json").read_text()).keys()
         for file, part in (("metrics.jsonl", "metrics"), ("diagnostics.jsonl", "facts")):

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from fnll.testing.store import write_run
+from tiny import TINY
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 SCRIPTS = sorted(FOLDER.rglob("*.py"))
-TINY = [
-    "dataset=synthetic", "dataset.samples=240", "dataset.test_samples=20", "dataset.classes=4", "dataset.size=4",
-    "dataset.subset=null", "model=mlp", "model.hidden=[8]", "local.epochs=1", "diagnostics_every=0", "num_clients=6",
-    "fraction=0.5", "rounds=13", "partition.per_client=2",
-]  # fmt: skip
+WORLD = [
+    *(*TINY, "dataset.samples=240", "dataset.subset=null", "diagnostics_every=0", "fraction=0.5", "rounds=13"),
+    "partition.per_client=2",
+]
 
 
 def script(path, monkeypatch):
@@ -47,7 +47,7 @@ def test_a_grid_is_frozen(tmp_path, monkeypatch):
 
 def test_the_voters_of_fedrn_and_its_choices_by_noise(tmp_path, monkeypatch, capsys):
     home = FOLDER / "fedrn_digits"
-    monkeypatch.setattr(sys, "argv", ["voters.py", *TINY, f"runs_dir={tmp_path}"])
+    monkeypatch.setattr(sys, "argv", ["voters.py", *WORLD, f"runs_dir={tmp_path}"])
     script(home / "voters.py", monkeypatch).main()
     header = capsys.readouterr().out.splitlines()[0].split()
     assert header[:4] == ["clients", "noise", "own", "received"]

@@ -10,19 +10,12 @@ from fnll.harness.config import compose, options
 from fnll.harness.execute import execute
 from fnll.harness.prepare import made, prepare
 from fnll.sweep.grid import PlannedRun, expand
+from tiny import DATA
 
 EXPERIMENTS = sorted(options("experiment"))
 SMALL = [
-    *("dataset=synthetic", "dataset.samples=400", "dataset.test_samples=40", "dataset.classes=4", "dataset.size=4"),
-    *(
-        "dataset.subset=null",
-        "dataset.imbalance=null",
-        "model=mlp",
-        "model.hidden=[8]",
-        "local.epochs=1",
-        "diagnostics_every=0",
-        "device=cpu",
-    ),
+    *(*DATA, "dataset.samples=400", "dataset.subset=null", "dataset.imbalance=null", "model=mlp", "model.hidden=[8]"),
+    *("local.epochs=1", "diagnostics_every=0", "device=cpu"),
 ]
 FEW = ["num_clients=8", "fraction=0.5", "rounds=6"]
 

@@ -14,11 +14,9 @@ from fnll.errors import UserError
 from fnll.harness import trust
 from fnll.harness.config import compose
 from fnll.harness.prepare import prepare
+from tiny import TINY
 
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=4", "rounds=1", "local.epochs=1", "eval.overlap=false",
-]  # fmt: skip
+ONCE = [*TINY, "rounds=1", "eval.overlap=false"]
 RUN = [
     "rounds=99999999999999999999", "local.batch_size=99999999999999999999", "executor.threads=1000000",
     "model.hidden=[1000000000000]", "sweep.params=3", "sweep=3", "+sweep.nosuch=3", "paper.methods=3",
@@ -117,7 +115,7 @@ def require_sentence(text: str) -> None:
 
 @pytest.mark.parametrize("words", cases(RUN))
 def test_a_mistake_in_a_run(words, here, capsys):
-    require_sentence(told(["run", *TINY, *(words.split(" ") if words.strip() else [words])], capsys))
+    require_sentence(told(["run", *ONCE, *(words.split(" ") if words.strip() else [words])], capsys))
     assert not list(here.iterdir()), "something was left behind"
 
 
@@ -158,7 +156,7 @@ def survived(words: list[str], folder: Path) -> None:
 def refused(words: list[str], config_dirs: tuple[Path, ...] = ()) -> str | None:
     """What is said about a run that cannot be prepared; None if it can."""
     try:
-        prepare(compose([*TINY, *words], config_dirs))
+        prepare(compose([*ONCE, *words], config_dirs))
     except UserError as error:
         return str(error)
     return None

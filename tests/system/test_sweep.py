@@ -27,22 +27,20 @@ from fnll.sweep.conductor import Conductor
 from fnll.sweep.events import Ending, Outcome
 from fnll.sweep.grid import PlannedRun, expand
 from fnll.sweep.machine import LocalLauncher
+from tiny import TINY
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # multiprocessing tells workers where their parent looks for modules
 
-TINY = [
-    *("dataset=synthetic", "dataset.samples=120", "dataset.test_samples=40", "model=mlp", "num_clients=4"),
-    *("local.epochs=1", "rounds=2", "diagnostics_every=0", "device=cpu"),
-]
+TWO = [*TINY, "num_clients=4", "rounds=2", "diagnostics_every=0", "device=cpu"]
 SIX = ["method=fedavg,fedprox", "seed=range(3)"]
 
 
 def sweep(store: Path, *words: str, code: int = 0) -> None:
     """`fnll sweep` in this process, so that its fork server can be used by the next test, too."""
-    assert cli.main(["sweep", *TINY, f"runs_dir={store}", *words]) == code
+    assert cli.main(["sweep", *TWO, f"runs_dir={store}", *words]) == code
 
 
 def contents(store: Path) -> dict[str, Any]:
@@ -85,7 +83,7 @@ def test_a_sweep_gives_the_runs_of_fnll_run_and_a_second_one_does_nothing(
     six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(contents(six)) == 6
-    assert cli.main(["run", *TINY, "method=fedprox", "seed=1", f"runs_dir={tmp_path}"]) == 0
+    assert cli.main(["run", *TWO, "method=fedprox", "seed=1", f"runs_dir={tmp_path}"]) == 0
     (alone,) = contents(tmp_path)
     assert contents(tmp_path)[alone] == contents(six)[alone]
     before = {path: path.stat().st_mtime_ns for path in six.rglob("*")}
@@ -155,7 +153,7 @@ def test_a_record_without_a_scenario_makes_no_column_of_its_own(tmp_path: Path) 
 
 
 def test_a_scenario_that_can_be_made_again_removes_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = compose([*TINY, f"runs_dir={tmp_path}"])
+    request = compose([*TWO, f"runs_dir={tmp_path}"])
 
     def no_disk(request: object) -> None:
         raise UserError("the data are not there")
@@ -227,7 +225,7 @@ class Silent:
 
 
 def test_two_sweeps_at_once_share_the_work(six: Path, tmp_path: Path) -> None:
-    jobs = expand([*TINY, *SIX, f"runs_dir={tmp_path}"]).jobs
+    jobs = expand([*TWO, *SIX, f"runs_dir={tmp_path}"]).jobs
     outcomes: list[dict[PlannedRun, Outcome]] = []
 
     def conduct() -> None:
@@ -251,7 +249,7 @@ def test_two_sweeps_at_once_share_the_work(six: Path, tmp_path: Path) -> None:
 def test_a_run_that_another_process_holds_is_taken_over_when_that_lets_go(six: Path, tmp_path: Path) -> None:
     run_id, content = next(iter(contents(six).items()))
     method, seed = content["summary"]["method"], content["summary"]["seed"]
-    (job,) = expand([*TINY, f"method={method}", f"seed={seed}", f"runs_dir={tmp_path}"]).jobs
+    (job,) = expand([*TWO, f"method={method}", f"seed={seed}", f"runs_dir={tmp_path}"]).jobs
     holder = RunFolder(tmp_path / run_id)
     holder.open()
     launcher = LocalLauncher(1, spare_core=False)
@@ -286,7 +284,7 @@ def test_a_disk_that_is_full_is_an_error_of_its_own_kind(tmp_path: Path, monkeyp
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    experiment = prepare(compose([*TINY, f"runs_dir={tmp_path}"]))
+    experiment = prepare(compose([*TWO, f"runs_dir={tmp_path}"]))
     monkeypatch.setattr(RunFolder, "append", full)
     with pytest.raises(StoreError, match="No space left on device"):
         execute(experiment)
@@ -294,7 +292,7 @@ def test_a_disk_that_is_full_is_an_error_of_its_own_kind(tmp_path: Path, monkeyp
     assert "No space left" in json.loads((tmp_path / experiment.run_id / "failed.json").read_text())["error"]
 
 
-LONGER = [word for word in TINY if not word.startswith("rounds=")] + ["rounds=30", "checkpoint_seconds=0.05"]
+LONGER = [*TWO, "rounds=30", "checkpoint_seconds=0.05"]
 
 
 def members(session: int) -> list[int]:

@@ -16,11 +16,10 @@ import yaml
 from jinja2 import Environment
 from packaging.requirements import Requirement
 
+from tiny import TINY
+
 ROOT = Path(__file__).parents[2]
-TINY = [
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "rounds=2", "local.epochs=1",
-]  # fmt: skip
+WORLD = [*TINY, "rounds=2"]
 
 
 def call(*words, cwd, check=True):
@@ -69,7 +68,7 @@ def test_the_wheel_runs_from_an_empty_directory(machine, tmp_path):
     find = "from importlib.util import find_spec; print(find_spec('fnll').origin)"
     where = call(bin / "python", "-c", find, cwd=tmp_path).stdout
     assert "env/lib" in where, "the installed fnll is used, not the source tree"
-    done = call(bin / "fnll", "run", *TINY, cwd=tmp_path)
+    done = call(bin / "fnll", "run", *WORLD, cwd=tmp_path)
     assert "last10" in done.stdout
     assert list(tmp_path.glob("runs/fedavg-*/summary.json"))
 
@@ -89,9 +88,9 @@ def test_a_package_from_the_scaffold_is_found_checked_run_and_swept(machine, tmp
     empty.mkdir()
     assert "my_idea" in call(bin / "fnll", "methods", cwd=empty).stdout
     assert "checks hold" in call(bin / "fnll", "check", "my_idea", cwd=empty).stdout
-    call(bin / "fnll", "run", "method=my_idea", *TINY, cwd=empty)
+    call(bin / "fnll", "run", "method=my_idea", *WORLD, cwd=empty)
     assert list(empty.glob("runs/my_idea-*/summary.json"))
-    call(bin / "fnll", "sweep", "method=fedavg,my_idea", "seed=0,1", *TINY, "--jobs", "2", cwd=empty)
+    call(bin / "fnll", "sweep", "method=fedavg,my_idea", "seed=0,1", *WORLD, "--jobs", "2", cwd=empty)
     assert len(list(empty.glob("runs/*/summary.json"))) == 4
     call(bin / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / "my_fl/tests", cwd=empty)
 
@@ -134,7 +133,7 @@ def test_two_packages_with_one_name_are_refused(machine, tmp_path):
                 (tmp_path / "first_fl/pyproject.toml").read_text().replace("first", "second")
             )
         install(tmp_path / folder)
-    done = call(bin / "fnll", "run", "method=twin", *TINY, cwd=tmp_path, check=False)
+    done = call(bin / "fnll", "run", "method=twin", *WORLD, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "method=twin is defined twice" in done.stderr
     assert "Traceback" not in done.stderr

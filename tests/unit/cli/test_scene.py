@@ -19,8 +19,9 @@ from fnll.scenario import Dataset, assemble
 from fnll.scenario.card import Card, card, named
 from fnll.scenario.card_compared import compared_bars
 from fnll.scenario.card_figures import class_bars, class_bubbles, draw, noise_levels, transitions
+from tiny import DATA
 
-TINY = ["dataset=synthetic", "dataset.samples=240", "dataset.test_samples=40", "dataset.classes=4", "dataset.size=4"]
+MORE = [*DATA, "dataset.samples=240"]
 
 
 def made(
@@ -180,7 +181,7 @@ def scene(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_the_command_prints_the_fingerprint_of_a_run(capsys, tmp_path):
-    words = [*TINY, "num_clients=6", "noise.rho=1.0"]
+    words = [*MORE, "num_clients=6", "noise.rho=1.0"]
     out = scene(capsys, *words)
     run = [*words, "rounds=1", "model=mlp", "model.hidden=[4]", "local.epochs=1", f"runs_dir={tmp_path}"]
     summary = execute(prepare(compose(run)))
@@ -191,17 +192,17 @@ def test_the_command_prints_the_fingerprint_of_a_run(capsys, tmp_path):
 
 
 def test_many_clients_are_summarised(capsys):
-    out = scene(capsys, *TINY, "num_clients=40")
+    out = scene(capsys, *MORE, "num_clients=40")
     assert "median" in out
     assert "smallest" in out
     assert len([line for line in out.splitlines() if "/4" in line]) < 15
-    out = scene(capsys, *TINY, "num_clients=40", "--clients", "7,30,7")
+    out = scene(capsys, *MORE, "num_clients=40", "--clients", "7,30,7")
     rows = [line.split()[0] for line in out.splitlines() if "/4" in line]
     assert rows == ["7", "30"]
 
 
 def test_figures_and_a_table_of_all_clients_are_written(capsys, tmp_path):
-    out = scene(capsys, *TINY, "num_clients=40", "--out", str(tmp_path / "new" / "folder"))
+    out = scene(capsys, *MORE, "num_clients=40", "--out", str(tmp_path / "new" / "folder"))
     folder = tmp_path / "new" / "folder"
     names = {"classes_bubbles", "classes_bars", "noise", "transitions"}
     assert {path.name for path in folder.iterdir()} == {
@@ -217,17 +218,17 @@ def test_figures_and_a_table_of_all_clients_are_written(capsys, tmp_path):
 
 def test_a_saved_scenario_is_shown_and_saved_again_as_it_was(capsys, tmp_path):
     first, again = tmp_path / "a.npz", tmp_path / "b.npz"
-    out = scene(capsys, *TINY, "partition=shards", "num_clients=5", "--save", str(first))
+    out = scene(capsys, *MORE, "partition=shards", "num_clients=5", "--save", str(first))
     assert f"scenario=file scenario.path={first}" in out
-    shown = scene(capsys, *TINY, "scenario=file", f"scenario.path={first}", "--save", str(again))
+    shown = scene(capsys, *MORE, "scenario=file", f"scenario.path={first}", "--save", str(again))
     assert shown.splitlines()[:5] == out.splitlines()[:5]
     assert "partition shards per_client=2" in shown
     assert first.read_bytes() == again.read_bytes()
 
 
 def test_an_oracle_shows_where_it_comes_from(capsys):
-    origin = prepare(compose(TINY)).scenario.fingerprint
-    out = scene(capsys, *TINY, "scenario.oracle=drop_noisy")
+    origin = prepare(compose(MORE)).scenario.fingerprint
+    out = scene(capsys, *MORE, "scenario.oracle=drop_noisy")
     assert f"made from the scenario with fingerprint {origin}" in out
     assert "0.0% of the labels are wrong" in out
 
@@ -258,7 +259,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(capsys, monkeypatch, tmp_path,
 def test_out_that_is_a_file_is_a_message(capsys, tmp_path):
     path = tmp_path / "file"
     path.write_text("")
-    assert main(["scene", *TINY, "--out", str(path)]) == 2
+    assert main(["scene", *MORE, "--out", str(path)]) == 2
     assert "cannot write to --out" in capsys.readouterr().err
 
 
@@ -273,16 +274,16 @@ def test_help_teaches(capsys):
 def test_config_dirs_are_searched(capsys, tmp_path):
     (tmp_path / "noise").mkdir()
     (tmp_path / "noise" / "mine.yaml").write_text("_target_: fnll.scenario.noise.models.NoNoise\n")
-    out = scene(capsys, *TINY, "noise=mine", "--config-dir", str(tmp_path), "--save", str(Path(tmp_path) / "a.npz"))
+    out = scene(capsys, *MORE, "noise=mine", "--config-dir", str(tmp_path), "--save", str(Path(tmp_path) / "a.npz"))
     assert "noise mine" in out
     assert f"fnll run --config-dir={tmp_path} dataset=synthetic" in out
 
 
 def test_scenarios_are_compared_in_one_picture(capsys, tmp_path):
-    words = [*TINY, "partition=bernoulli_dirichlet", "--beside", "partition.p=0.9", "--beside", "partition.p=0.3"]
+    words = [*MORE, "partition=bernoulli_dirichlet", "--beside", "partition.p=0.9", "--beside", "partition.p=0.3"]
     scene(capsys, *words, "--out", str(tmp_path))
     assert {"compared_bars.svg", "compared_bars.png", "compared_bubbles.svg"} <= {p.name for p in tmp_path.iterdir()}
-    assert main(["scene", *TINY, "--beside", "partition.p=0.9", "--out", str(tmp_path)]) == 2
+    assert main(["scene", *MORE, "--beside", "partition.p=0.9", "--out", str(tmp_path)]) == 2
     assert "twice or more" in capsys.readouterr().err
 
 

@@ -23,6 +23,7 @@ from fnll.net import Net
 from fnll.testing import TinyWorld, canonical, play, same, subject_of, tiny_local
 from fnll.types import CPU, Update
 from fnll.weights import snapshot
+from tiny import TINY
 
 
 def closeness(left, right) -> float:
@@ -271,9 +272,8 @@ def test_a_client_that_trains_on_a_part_of_its_data_counts_as_with_serial():
 
 
 def test_its_runs_have_names_of_their_own():
-    words = ["dataset=synthetic", "dataset.samples=60", "dataset.test_samples=20", "num_clients=4", "model=mlp"]
     serial, pool, cohort = (
-        prepare(compose([*words, f"executor={name}"])).run_id for name in ("serial", "pool", "vectorised")
+        prepare(compose([*TINY, f"executor={name}"])).run_id for name in ("serial", "pool", "vectorised")
     )
     assert serial == pool, "executors that promise the same bits may share a run"
     assert cohort != serial, "and the one that does not may not"

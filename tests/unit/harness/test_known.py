@@ -15,15 +15,13 @@ from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.prepare import prepare
 from fnll.system import marks
+from tiny import TINY
 
-TINY = (
-    "dataset=synthetic", "dataset.samples=60", "dataset.test_samples=20", "dataset.classes=3", "dataset.size=4",
-    "model=mlp", "model.hidden=[4]", "num_clients=3", "rounds=1", "local.epochs=1", "diagnostics_every=0",
-)  # fmt: skip
+WORLD = [*TINY, "rounds=1", "diagnostics_every=0"]
 
 
 def asked(store: Path, *words: str):
-    return compose([*TINY, f"runs_dir={store}", *words])
+    return compose([*WORLD, f"runs_dir={store}", *words])
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +146,7 @@ def test_a_plugins_data_have_no_key(tmp_path):
 def test_nothing_imports_torch_to_find_a_run(store):
     probe = (
         "import sys; from fnll.cli import main; "
-        f"code = main(['run', *{TINY!r}, 'runs_dir={store}']); "
+        f"code = main(['run', *{WORLD!r}, 'runs_dir={store}']); "
         "print([name for name in ('torch', 'lightning', 'pandas', 'sklearn', 'numpy') if name in sys.modules], code)"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)

@@ -16,8 +16,8 @@ from fnll.harness.loggers import settings
 from fnll.harness.manifest import describe
 from fnll.harness.prepare import prepare
 from fnll.sweep.grid import expand
+from tiny import TINY
 
-TINY = ["dataset=synthetic", "dataset.samples=40", "dataset.test_samples=8", "num_clients=2", "rounds=1"]
 HOSTILE = [
     "os.system", "builtins.open", "builtins.exec", "torch.load", "numpy.load", "pandas.read_pickle", "joblib.load",
     "shutil.copy", "shutil.rmtree", "pathlib.Path.write_text", "torch.hub.load", "subprocess.Popen", "hydra.utils.call",
@@ -107,7 +107,7 @@ def test_hydra_is_not_made_to_call_things_either(tmp_path, text, capsys, monkeyp
 def test_values_of_the_environment_are_used_and_not_written_down(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_NAME", "s3cret")
     words = [
-        *TINY, f"runs_dir={tmp_path}", "logger=wandb", "logger.wandb.project=${oc.env:SECRET_NAME}",
+        *TINY, "rounds=1", f"runs_dir={tmp_path}", "logger=wandb", "logger.wandb.project=${oc.env:SECRET_NAME}",
         "logger.wandb.entity=x-${logger.wandb.project}",
     ]  # fmt: skip
     request = compose(words)

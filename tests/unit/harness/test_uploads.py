@@ -10,16 +10,13 @@ import pytest
 from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.prepare import prepare
+from tiny import TINY
 
-TINY = (
-    "dataset=synthetic", "dataset.samples=80", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[4]", "num_clients=4", "rounds=2", "local.epochs=1", "diagnostics_every=1",
-    "eval.overlap=false",
-)  # fmt: skip
+FOUR = [*TINY, "num_clients=4", "rounds=2", "diagnostics_every=1", "eval.overlap=false"]
 
 
 def recorded(place: Path, *words: str) -> tuple[list[dict[str, float]], list[dict[str, object]], str]:
-    run = prepare(compose([*TINY, f"runs_dir={place}", *words]))
+    run = prepare(compose([*FOUR, f"runs_dir={place}", *words]))
     execute(run)
     folder = place / run.run_id
     facts = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]

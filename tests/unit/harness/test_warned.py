@@ -21,11 +21,9 @@ from fnll.sweep.events import Ending, Outcome, Said
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.perform import perform
 from fnll.system.notices import Notice, warn_once
+from tiny import TINY
 
-FOUR = [
-    *("dataset=synthetic", "dataset.samples=120", "dataset.test_samples=40", "dataset.classes=4", "dataset.size=4"),
-    *("model=mlp", "num_clients=4", "rounds=2", "diagnostics_every=0", "noise=none"),
-]
+FOUR = [*TINY, "num_clients=4", "rounds=2", "diagnostics_every=0", "noise=none"]
 FEW = "only 4 clients: too few for methods that fit a mixture over clients (FedCorr, FedNoRo)"
 log = logging.getLogger("fnll.methods.test")
 

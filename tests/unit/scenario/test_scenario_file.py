@@ -28,12 +28,13 @@ from fnll.scenario import Dataset, Scenario, Truth, build
 from fnll.scenario.file import _truth_digest, about, load, read, save
 from fnll.scenario.noise.models import Native, RhoTau
 from fnll.scenario.partition.partitions import Iid
+from tiny import DATA as TINY_DATA
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 NOISES = sorted(path.stem for path in (CONFIGS / "noise").glob("*.yaml"))
 PARTITIONS = sorted({path.stem for path in (CONFIGS / "partition").glob("*.yaml")} - {"given"})  # which draws nothing
 NOISE = RhoTau(0.6, 0.5, "exact", "all")
-DATA = ["dataset=synthetic", "dataset.samples=200", "dataset.test_samples=40", "dataset.classes=4", "dataset.size=4"]
+DATA = [*TINY_DATA, "dataset.samples=200"]
 MADE = [*DATA, "partition=shards", "partition.per_client=3", "noise.rho=0.8", "num_clients=8", "scenario_seed=5"]
 
 

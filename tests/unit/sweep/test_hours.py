@@ -6,11 +6,9 @@ from fnll.sweep import hours
 from fnll.sweep.display import Tally
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.hours import Speeds, kind_of
+from tiny import TINY
 
-TINY = (
-    "dataset=synthetic", "dataset.samples=40", "dataset.test_samples=10", "dataset.classes=3", "dataset.size=8",
-    "model=mlp", "model.hidden=[4]", "num_clients=4", "fraction=0.5", "local.epochs=1", "rounds=50", "seed=7",
-)  # fmt: skip
+LONG = (*TINY, "fraction=0.5", "rounds=50", "seed=7")
 
 
 def job(*words, method="fedavg"):
@@ -47,7 +45,7 @@ def test_a_damaged_file_is_measured_again(tmp_path):
 
 @pytest.mark.parametrize("executor", ["serial", "vectorised"])
 def test_a_measurement_is_short_and_leaves_nothing(tmp_path, executor):
-    seconds = hours.measured(job(*TINY, f"executor={executor}", f"runs_dir={tmp_path}"), 2)
+    seconds = hours.measured(job(*LONG, f"executor={executor}", f"runs_dir={tmp_path}"), 2)
     assert seconds is not None
     assert 0 < seconds < 60
     assert not list(tmp_path.iterdir())

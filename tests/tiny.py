@@ -1,9 +1,12 @@
-"""The tiny world that most tests of whole runs train in, and a kill in the middle of a run."""
+"""The tiny world that most tests of whole runs train in, and a kill in the middle of a run.
 
+Of two equal keys Hydra takes the later, so a test that needs more of something says only that after these words.
+"""
+
+DATA = ["dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4"]
 TINY = [  # a run of it takes a fraction of a second; each test adds its rounds
-    "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",
-    "model=mlp", "model.hidden=[8]", "num_clients=6", "local.epochs=1",
-]  # fmt: skip
+    *(*DATA, "model=mlp", "model.hidden=[8]", "num_clients=6", "local.epochs=1"),
+]
 
 
 class PowerCutError(Exception):
