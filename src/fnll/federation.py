@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fnll.seeding import derive
@@ -64,6 +66,11 @@ class World:
     sizes: tuple[int, ...]  # sample counts are public, as FedAvg's weighting assumes
     num_classes: int
     input_shape: tuple[int, int, int]
+
+    @cached_property
+    def inhabited(self) -> NDArray[np.int64]:
+        """The clients that hold at least one sample, in order; found once, since there may be a hundred thousand."""
+        return np.flatnonzero(np.asarray(self.sizes) > 0)
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,7 @@ class Federation:
         before: Totals = Totals(),  # noqa: B008  (a tuple of zeros)
     ) -> None:
         self.sizes = world.sizes
+        self._inhabited = world.inhabited
         self.num_classes = world.num_classes
         self.input_shape = world.input_shape
         self.budget = budget
@@ -209,7 +217,7 @@ class Federation:
     @property
     def inhabited(self) -> list[int]:
         """The clients that hold at least one sample."""
-        return [k for k, size in enumerate(self.sizes) if size > 0]
+        return cast(list[int], self._inhabited.tolist())
 
     def rng(self, *path: int | str) -> np.random.Generator:
         """Server-side randomness of this round. What must outlive the round belongs in State."""
@@ -230,8 +238,10 @@ class Federation:
         if purpose in self._asked:
             raise ValueError(f"round {self.t}: clients for {purpose!r} were sampled already; name another purpose")
         self._asked.add(purpose)
-        pool = [k for k in sorted(range(self.num_clients) if among is None else among) if self.sizes[k] > 0]
-        if not pool:
+        pool = self._inhabited
+        if among is not None:
+            pool = np.array([k for k in sorted(among) if self.sizes[k] > 0], dtype=np.int64)
+        if not len(pool):
             raise ValueError(f"round {self.t}: asked to sample from no clients; the method's selection came out empty")
         self._ledger.short |= len(pool) < n
         weights = None

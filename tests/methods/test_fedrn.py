@@ -545,7 +545,7 @@ def test_untrained_clients_stand_in_as_the_global_model() -> None:
     assert standing.expertise.tolist() == exact([0, 0.5, 1, 0.5, 0.5, 0.5])
     answer = method.answer(method.net.load(state.weights), state.seed, (1, 4, 4))
     expected = F.cosine_similarity(answer.double(), state.output[0].double(), dim=0)
-    assert standing.cosines[0, 3:].tolist() == exact([float(expected)] * 3)
+    assert cosines(standing.outputs)[0, 3:].tolist() == exact([float(expected)] * 3)
     assert method._local(state, 4) is state.weights
     assert method._local(state, 1) is state.locals[1]
 
@@ -558,7 +558,7 @@ def test_untrained_clients_of_the_released_code_are_random() -> None:
     fed, _ = federation(world, 5)
     standing = method._standing(state, fed)
     assert standing.expertise.tolist() == exact([0.5, 1, 0, 0, 0, 0])  # (.75, 1, .5, .5, ...) scaled
-    assert len(set(standing.cosines[0].tolist())) == 6  # everyone's answer is another one
+    assert len(set(cosines(standing.outputs)[0].tolist())) == 6  # everyone's answer is another one
     assert same(standing, method._standing(state, fed))
     models = [method._local(state, n) for n in (2, 3)]
     assert not torch.equal(models[0]["head.weight"], models[1]["head.weight"])

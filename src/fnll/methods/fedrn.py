@@ -53,7 +53,7 @@ class Standing(NamedTuple):
 
     clients: list[int]
     expertise: Tensor  # (N,)
-    cosines: Tensor  # (N, N)
+    outputs: Tensor  # (N, C): answers to the noise image
     accuracy: Tensor  # (N,), NaN where unknown
 
 
@@ -144,7 +144,10 @@ class FedRN(FedAvg):
     def _panels(self, state: NeighbourState, fed: Federation, cohort: Sequence[int]) -> list[Panel]:
         """R_c(k) of definition 4.1 for each target c of the cohort."""
         standing = self._standing(state, fed)
-        panels = [self._panel(standing, fed, c) for c in cohort]
+        places = {n: i for i, n in enumerate(standing.clients)}
+        targets = [places[c] for c in cohort]
+        similar = cosines(standing.outputs, targets)
+        panels = [self._panel(standing, fed, target, row) for target, row in zip(targets, similar, strict=True)]
         fed.record(
             neighbours={c: panel.neighbours for c, panel in zip(cohort, panels, strict=True)},
             scores={c: panel.scores for c, panel in zip(cohort, panels, strict=True)},
@@ -153,14 +156,15 @@ class FedRN(FedAvg):
             fed.record(
                 accuracy=dict(zip(standing.clients, standing.accuracy.tolist(), strict=True)),
                 expertise=dict(zip(standing.clients, standing.expertise.tolist(), strict=True)),
-                similarity=standing.cosines.numpy().round(4),  # rows and columns: the clients of `accuracy`, in order
+                similarity=cosines(standing.outputs)
+                .numpy()
+                .round(4),  # rows and columns: the clients of `accuracy`, in order
             )
         return panels
 
-    def _panel(self, standing: Standing, fed: Federation, c: int) -> Panel:
+    def _panel(self, standing: Standing, fed: Federation, target: int, similar: Tensor) -> Panel:
         clients = standing.clients
-        target = clients.index(c)
-        scores = reliability(target, standing.expertise, standing.cosines[target], self.alpha)
+        scores = reliability(target, standing.expertise, similar, self.alpha)
         if self.k >= len(clients):
             warn_once(
                 log, f"method.k={self.k} is more than there are other clients; all {len(clients) - 1} of them vote"
@@ -168,7 +172,9 @@ class FedRN(FedAvg):
         k = min(self.k, len(clients) - 1)
         if self.neighbours == "random":
             others = [i for i in range(len(clients)) if i != target]
-            chosen = sorted(fed.rng("neighbours", c).choice(others, k, replace=False).tolist()) if k else []
+            chosen = (
+                sorted(fed.rng("neighbours", clients[target]).choice(others, k, replace=False).tolist()) if k else []
+            )
         else:
             chosen = most_reliable(scores, target, k)
         return Panel([clients[i] for i in chosen], [float(scores[i]) for i in [target, *chosen]])
@@ -187,8 +193,7 @@ class FedRN(FedAvg):
                 outputs |= {
                     n: torch.rand(fed.num_classes, generator=torch_rng(state.seed, "output", n)) for n in untrained
                 }
-        similar = cosines(torch.stack([outputs[n] for n in clients]))
-        return Standing(clients, expertise(accuracy), similar, accuracy)
+        return Standing(clients, expertise(accuracy), torch.stack([outputs[n] for n in clients]), accuracy)
 
     def _local(self, state: NeighbourState, n: int) -> Weights:
         return state.locals[n] if n in state.locals else self._untrained(n, state.weights, state.seed)

@@ -25,10 +25,14 @@ def expertise(accuracy: Tensor) -> Tensor:
     return scores
 
 
-def cosines(outputs: Tensor) -> Tensor:
-    """The cosine of every pair of answers (N, C) to the noise image (equation 5, not yet scaled), (N, N) float64."""
+def cosines(outputs: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+    """The cosines of answers (N, C) to the noise image (equation 5, not yet scaled): of these `rows`, or of everyone.
+
+    (rows, N) in float64. A round asks for its cohort's alone: N² numbers would be most of a round of 2,000 clients.
+    """
     directions = F.normalize(outputs.double(), dim=1)
-    pairs = (directions @ directions.T).nan_to_num(nan=0.0)
+    own = directions if rows is None else directions[torch.tensor(rows, dtype=torch.int64)]
+    pairs = (own @ directions.T).nan_to_num(nan=0.0)
     return pairs.round(decimals=12)  # or the scaling would blow up the rounding errors of equal answers
 
 
@@ -44,8 +48,8 @@ def reliability(target: int, expertise: Tensor, cosines: Tensor, alpha: float) -
 
 def most_reliable(scores: Tensor, target: int, k: int) -> list[int]:
     """The k clients with the highest scores, best first; equal scores go to the lower number."""
-    others = [n for n in range(len(scores)) if n != target]
-    return sorted(others, key=lambda n: -float(scores[n]))[:k]
+    best = scores.argsort(descending=True, stable=True)[: k + 1].tolist()
+    return [n for n in best if n != target][:k]
 
 
 def shares(scores: Sequence[float]) -> list[float]:
