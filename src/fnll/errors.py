@@ -12,6 +12,10 @@ class UserError(Exception):
     """Something the user typed or provided is wrong; the message says what, where, and what to type instead."""
 
 
+class NotFiniteError(ValueError):
+    """A computation cannot go on because numbers in it are not finite: the run has diverged, and nothing crashed."""
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """A sentence that names the closest known names, for messages about an unknown one."""
     known = sorted(known)

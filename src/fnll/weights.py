@@ -7,10 +7,13 @@ when the reference codes load such an average.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from fnll.errors import NotFiniteError
 
 Weights = dict[str, Tensor]
 
@@ -48,6 +51,8 @@ def mean(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None
     if not states:
         raise ValueError("there are no states to average")
     weights = [1.0] * len(states) if weights is None else [float(weight) for weight in weights]
+    if not all(map(math.isfinite, weights)):
+        raise NotFiniteError(f"averaging needs weights that are finite, got {weights}")
     total = sum(weights)
     if not total > 0 or min(weights) < 0:
         raise ValueError(f"averaging needs non-negative weights with a positive sum, got {weights}")

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
+import pickle
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from tiny import TINY
 
-from fnll.errors import UserError
+from fnll.errors import NotFiniteError, UserError
+from fnll.executors import Serial
+from fnll.executors.vectorised import Vectorised
 from fnll.federation import Snapshot, Totals
 from fnll.harness.config import compose, options
 from fnll.harness.divergence import HOPELESS, failed_over_numbers, hopeless_from
-from fnll.harness.execute import execute
+from fnll.harness.execute import execute, told
 from fnll.harness.folder import DeclinedError
 from fnll.harness.prepare import prepare
+from fnll.local import Fit
+from fnll.methods.fedavg import FedAvg
 from fnll.report import load
+from fnll.testing import Roundtrip, TinyWorld, play
+from fnll.testing.worlds import tiny_local
 from fnll.types import State, Update
 
 WORLD = [*TINY, "rounds=8", "eval.overlap=false"]
@@ -69,16 +77,47 @@ def test_a_hopeless_loss_at_the_end_is_divergence_and_a_spike_is_none(losses, si
 
 
 def test_a_failure_over_numbers_is_told_from_a_mistake():
-    good, bad = torch.ones(3), torch.tensor([1.0, math.nan])
+    good, bad, vast = torch.ones(3), torch.tensor([1.0, math.nan]), torch.tensor([1e30])
     before = Snapshot(1, State({"w": good}), {}, Totals())
     wrong = Snapshot(1, State({"w": bad}), {}, Totals())
-    told = failed_over_numbers
-    assert told(ValueError("weights [nan, nan]"), before, [])
-    assert told(RuntimeError("probability tensor contains either `inf`, `nan` or element < 0"), before, [])
-    assert told(ValueError("sizes differ"), wrong, [])
-    assert told(IndexError("x"), before, [Update(weights={"w": bad})])
-    assert told(IndexError("x"), before, [Update(report={"loss": math.inf})])
-    assert not told(ValueError("sizes differ"), before, [Update(weights={"w": good}, report={"n": 3})])
+    diverged = failed_over_numbers
+    assert diverged(NotFiniteError("weights"), before, [])
+    assert diverged(OverflowError("math range error"), before, [])
+    assert diverged(ValueError("sizes differ"), wrong, [])
+    assert diverged(IndexError("x"), before, [Update(weights={"w": bad})])
+    assert diverged(IndexError("x"), before, [Update(weights={"w": vast})])
+    assert diverged(IndexError("x"), before, [Update(report={"loss": math.inf})])
+    assert not diverged(ValueError("sizes differ"), before, [Update(weights={"w": good}, report={"n": 3})])
     for kind in (UserError, OSError, MemoryError, AttributeError):
-        assert not told(kind("nan"), wrong, [])
-    assert not told(ValueError("there is no finance department in banana"), before, [])
+        assert not diverged(kind("nan"), wrong, [])
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("Overflow when unpacking long long"), RuntimeError("probability tensor contains inf or nan")]
+)
+def test_what_an_error_says_does_not_count(error):
+    @dataclass(frozen=True)
+    class Facts(State):
+        lid: torch.Tensor
+
+    unknown = Facts({"w": torch.ones(3)}, torch.tensor([math.nan]))
+    assert not failed_over_numbers(error, Snapshot(1, unknown, {}, Totals()), [Update(weights={"w": torch.ones(3)})])
+
+
+class Fails(FedAvg):
+    """Fails after its training with an error that says nothing about numbers."""
+
+    def train(self, client, weights):
+        yield Fit(self.module(client, weights=weights), client)
+        raise IndexError("no such bin")
+
+
+@pytest.mark.parametrize("executor", [Serial, Roundtrip, Vectorised])
+def test_a_job_looks_at_its_numbers_where_it_fails(executor):
+    world = TinyWorld()
+    for rate, kind in ((0.1, IndexError), (1e30, NotFiniteError)):
+        method = replace(Fails(**world.shared()), local=tiny_local(lr=rate))
+        with pytest.raises(kind, match="no such bin") as caught:
+            play(method, world, executor=executor(world.scenario))
+        assert "round 0, job train" in told(caught.value)
+        assert type(pickle.loads(pickle.dumps(caught.value))) is kind, "it comes home from another process as it is"

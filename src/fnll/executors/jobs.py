@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
 
+from fnll.errors import NotFiniteError
 from fnll.local import Fit, Trained
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import Streams
+from fnll.tools.finite import NOT_NUMERICAL, beyond_numbers
 from fnll.training import fit
 from fnll.types import Call, Client, Update
 
@@ -47,6 +49,7 @@ class Started:
             call.client, t=call.t, memory=call.memory, labels=call.labels, seed=call.seed, device=device
         )
         self.request: Fit | None = None
+        self._trained: Trained | None = None
         self._update: Update | None = None
         self._streams = Streams(call.seed, device)
         self._training: Generator[Fit, Trained, Update] | None = None
@@ -71,6 +74,7 @@ class Started:
 
     def resume(self, trained: Trained) -> None:
         """Go on with what was trained, to the next request or to the end."""
+        self._trained = trained
         self._ask(lambda training: training.send(trained))
 
     def alone(self, work: Callable[[Fit], Trained]) -> Trained:
@@ -83,13 +87,14 @@ class Started:
         assert self._training is not None
         with self._at_work():
             try:
-                self.request = go_on(self._training)
+                request = go_on(self._training)
             except StopIteration as end:
                 self.request = None
                 self._end(end.value)
             else:
-                if not isinstance(self.request, Fit):
-                    raise TypeError(f"a job yields Fit(module, client), got {type(self.request).__name__}")
+                if not isinstance(request, Fit):
+                    raise TypeError(f"a job yields Fit(module, client), got {type(request).__name__}")
+                self.request = request
 
     def _end(self, update: object) -> None:
         if not isinstance(update, Update):
@@ -103,5 +108,16 @@ class Started:
             with self._around(), self._streams.active():
                 yield
         except Exception as error:
-            error.add_note(f"client {self.call.client}, round {self.call.t}, job {self.call.name}")
+            place = f"client {self.call.client}, round {self.call.t}, job {self.call.name}"
+            if self._lost_its_numbers(error):
+                raise NotFiniteError(f"{type(error).__name__}: {error}; {place}") from error
+            error.add_note(place)
             raise
+
+    def _lost_its_numbers(self, error: Exception) -> bool:
+        """Whether a job failed over networks whose weights are not finite: sent to it, being trained, or trained."""
+        if isinstance(error, (NotFiniteError, *NOT_NUMERICAL)):
+            return False
+        sent = [part for part in self.call.message.values() if isinstance(part, Mapping)]
+        network = self.request.module.net.state_dict() if self.request is not None else None
+        return beyond_numbers(sent, network, self._trained.weights if self._trained else None)
