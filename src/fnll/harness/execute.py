@@ -24,7 +24,7 @@ from fnll.harness.integrity import METRICS
 from fnll.harness.known import note
 from fnll.harness.label import not_compared
 from fnll.harness.making import declined
-from fnll.harness.manifest import describe, facts_of
+from fnll.harness.manifest import describe, facts_of, require_same_truth
 from fnll.harness.observer import Observer, Progress, overlaps
 from fnll.harness.prepare import Run, prepare
 from fnll.harness.status import Status
@@ -58,6 +58,7 @@ def execute(
         with listening() as warned:
             return execute(run, watchers, spare_core=spare_core, warned=warned, executor_of=executor_of)
     folder = RunFolder(Path(run.cfg.runs_dir) / run.run_id)
+    require_same_truth(run, folder)
     if folder.finished:
         warned.recall(folder.path)
         note(folder.path, run.key)

@@ -13,14 +13,17 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fnll import NUMBERS, __version__
+from fnll.errors import UserError
 from fnll.harness.budget import typed_shares
 from fnll.harness.config import Request
 from fnll.harness.folder import RunFolder
 from fnll.harness.identity import code_of, settings
+from fnll.harness.integrity import MANIFEST
 from fnll.harness.making import privileges
 from fnll.harness.prepare import Run, numerics_of
 from fnll.harness.secrets import without_secrets
 from fnll.scenario.scenario import CLEAN
+from fnll.system.files import read_json
 
 
 def describe(request: Request, folder: RunFolder, device: str, **facts: object) -> None:
@@ -66,9 +69,27 @@ def facts_of(run: Run) -> dict[str, Any]:
         **({"client_names": scenario.client_names} if scenario.client_names else {}),
         **({"test_truth": truth.test_truth} if truth.test_truth != CLEAN else {}),
         "samples": sum(scenario.sizes),  # that clients train on
+        "truth": truth.digest,
         "nominal": truth.nominal,
         "realised": truth.realised,
     }
+
+
+def require_same_truth(run: Run, folder: RunFolder) -> None:
+    """Refuse a folder of the same name whose run had other noise levels or held-out samples.
+
+    Scenario files bring theirs, and neither is part of the fingerprint: what is recorded would belong to either.
+    """
+    try:
+        known = read_json(folder.path / MANIFEST).get("truth")
+    except (OSError, ValueError, AttributeError):  # no run yet, or a damaged one, which others explain
+        return
+    if known not in (None, run.truth.digest):
+        raise UserError(
+            f"run {folder.run_id} in {folder.path.parent} was computed with other noise levels or held-out samples "
+            "than this scenario has, although who has which labels is the same; choose another folder with "
+            "runs_dir=DIR, or check where scenario.path comes from"
+        )
 
 
 def _shares(run: Run) -> dict[str, str]:

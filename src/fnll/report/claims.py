@@ -54,6 +54,7 @@ class Facts(_Claims):
     paper: Text | None = None
     origin: Text | None = None
     fingerprint: Text | None = None
+    truth: Text | None = None
     dataset: Text | None = None
     samples: Count | None = None
     names: dict[str, Text] | None = None

@@ -126,6 +126,12 @@ class Truth:
     reviewed: Tensor | None = None  # where not all clean labels are known: those that are, UNKNOWN elsewhere
     test_truth: str = CLEAN
 
+    @cached_property
+    def digest(self) -> str:
+        """A hash of what a scenario's fingerprint does not tell: the noise levels and the held-out positions."""
+        held = "none" if self.validation is None else self.validation
+        return _hash(self.nominal.double().contiguous().view(torch.int64), held)
+
     @property
     def noisy_clients(self) -> set[int]:
         """Clients with at least one wrong label."""

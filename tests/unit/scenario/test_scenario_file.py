@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from fnll.errors import UserError
 from fnll.harness.config import compose
+from fnll.harness.execute import execute
 from fnll.harness.prepare import Run, prepare, scenario_of
 from fnll.harness.provenance import made_with
 from fnll.images import InMemory, Transform
@@ -365,6 +366,23 @@ def test_the_validation_split_of_a_file_is_part_of_the_run(tmp_path):
     loaded = prepare(compose([*DATA, "scenario=file", f"scenario.path={path}"]))
     assert len(loaded.truth.validation) == 20
     assert loaded.run_id == built.run_id
+
+
+@pytest.mark.parametrize("name", ["nominal", "validation"])
+def test_a_file_with_another_truth_does_not_pass_for_the_same_run(tmp_path, name):
+    words = ["dataset.validation=0.1", "rounds=1", "local.epochs=1", "model=mlp", f"runs_dir={tmp_path / 'runs'}"]
+    path, built = saved(tmp_path, *words)
+    expected = execute(built)
+    on_file = [*DATA, *words[1:], "scenario=file"]
+    assert execute(prepare(compose([*on_file, f"scenario.path={path}"]))) == expected, "the run is known"
+    with np.load(path) as file:
+        other = rewritten(path, **{name: np.roll(file[name], 1)[:-1] if name == "validation" else file[name] / 2})
+    run = prepare(compose([*on_file, f"scenario.path={other}"]))
+    assert run.run_id == built.run_id
+    with pytest.raises(UserError, match="was computed with other noise levels or held-out samples than this scenario"):
+        execute(run)
+    elsewhere = prepare(compose([*on_file, f"scenario.path={other}", f"runs_dir={tmp_path / 'others'}"]))
+    assert execute(elsewhere)["finished"]
 
 
 def test_an_oracle_on_a_file_is_the_same_run(tmp_path):
