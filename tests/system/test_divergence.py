@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from tiny import TINY
 
 from fnll.errors import NotFiniteError, UserError
 from fnll.executors import Serial
@@ -25,6 +24,7 @@ from fnll.report import load
 from fnll.testing import Roundtrip, TinyWorld, play
 from fnll.testing.worlds import tiny_local
 from fnll.types import State, Update
+from tiny import TINY
 
 WORLD = [*TINY, "rounds=8", "eval.overlap=false"]
 RATES = (1, 5, 20, 100, 1e3, 1e6, 1e30)
