@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fnll.harness.catalogue import Described, bibliography, described
-from fnll.harness.config import options
+from fnll.harness.choices import options
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- in the box: made by experiments/in_the_box.py -->", "<!-- in the box: end -->"

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fnll.harness.config import compose, options
+from fnll.harness.choices import options
+from fnll.harness.config import compose
 from fnll.harness.prepare import made
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, build

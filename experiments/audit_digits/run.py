@@ -24,7 +24,8 @@ import pandas as pd
 from fnll.audit.panel import Member, confident_member, member, outcome_of
 from fnll.audit.plan import CONFIDENT, Plan, data_words, request
 from fnll.errors import UserError
-from fnll.harness.config import compose, options
+from fnll.harness.choices import options
+from fnll.harness.config import compose
 from fnll.harness.detectors import client_scores, correction_scores, sample_scores
 from fnll.harness.prepare import Run, made, prepare, scenario_of
 

@@ -29,7 +29,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fnll.harness.config import compose, options
+from fnll.harness.choices import options
+from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.folder import DeclinedError
 from fnll.harness.integrity import State, examine

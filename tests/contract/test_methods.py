@@ -3,7 +3,7 @@
 import pytest
 
 from fnll.executors import Pool
-from fnll.harness.config import options
+from fnll.harness.choices import options
 from fnll.testing import CHECKS, TinyWorld, play, run_check, same, subject_of
 
 METHODS = sorted(options("method"))

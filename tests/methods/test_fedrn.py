@@ -20,7 +20,8 @@ from fnll.errors import UserError
 from fnll.executors import Serial, perform
 from fnll.federation import Federation, Ledger, federate
 from fnll.harness.checkpoint import Checkpoints
-from fnll.harness.config import compose, config_dir
+from fnll.harness.choices import config_dir
+from fnll.harness.config import compose
 from fnll.harness.diagnostics import precision_recall
 from fnll.images import HorizontalFlip, InMemory, Transform
 from fnll.methods import fedrn

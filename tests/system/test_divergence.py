@@ -13,7 +13,8 @@ from fnll.errors import NotFiniteError, UserError
 from fnll.executors import Serial
 from fnll.executors.vectorised import Vectorised
 from fnll.federation import Snapshot, Totals
-from fnll.harness.config import compose, options
+from fnll.harness.choices import options
+from fnll.harness.config import compose
 from fnll.harness.divergence import HOPELESS, failed_over_numbers, hopeless_from
 from fnll.harness.execute import execute, told
 from fnll.harness.folder import DeclinedError

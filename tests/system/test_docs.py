@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fnll.harness.config import GROUPS, compose, config_dir, options
-from fnll.harness.config import _known_keys as known_keys
+from fnll.harness.choices import GROUPS, config_dir, options
+from fnll.harness.config import compose
 from fnll.harness.execute import execute
+from fnll.harness.mistakes import known_keys
 from fnll.harness.prepare import prepare
 from tiny import TINY
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fnll.harness.config import compose, options
+from fnll.harness.choices import options
+from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.prepare import made, prepare
 from fnll.sweep.grid import PlannedRun, expand

@@ -4,7 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from fnll.harness.config import options
+from fnll.harness.choices import options
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from commands import Fate
 
 from conftest import TINY, only_run, timeless
 from fnll.federation import Kept
-from fnll.harness.config import config_dir
+from fnll.harness.choices import config_dir
 from fnll.methods.fedcorr import FedCorr
 from fnll.methods.fedprox import FedProx
 from fnll.testing import same

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from fnll.errors import UserError
 from fnll.federation import World
 from fnll.harness.budget import node_in_rounds
-from fnll.harness.config import compose, config_dir, inherited, options
+from fnll.harness.choices import config_dir, inherited, options
+from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.folder import DeclinedError
 from fnll.harness.prepare import prepare

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fnll.errors import UserError, nearest
 from fnll.harness.catalogue import Described, bibliography, described
-from fnll.harness.config import options
+from fnll.harness.choices import options
 
 
 def main(argv: Sequence[str]) -> int:

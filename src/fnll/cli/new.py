@@ -13,7 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from fnll.errors import UserError, require
-from fnll.harness.config import ENTRY_POINTS, options
+from fnll.harness.choices import ENTRY_POINTS, options
 from fnll.system.files import make_folder, write_file
 
 

@@ -16,23 +16,11 @@ from rich.markup import escape
 
 from fnll.cli.progress import RunBar, verdict
 from fnll.errors import UserError
-from fnll.harness.config import (
-    CONFIG_NAME,
-    GROUPS,
-    MISTAKES,
-    Request,
-    check_choices,
-    compose,
-    config_dir,
-    explain,
-    in_new_words,
-    options,
-    papers_words,
-    request_of,
-    store_of,
-)
+from fnll.harness.choices import CONFIG_NAME, GROUPS, config_dir, options
+from fnll.harness.config import Request, check_choices, compose, in_new_words, papers_words, request_of, store_of
 from fnll.harness.hydra_versions import VERSION_BASE, register_plugins
 from fnll.harness.known import finished
+from fnll.harness.mistakes import MISTAKES, explain
 from fnll.harness.status import warnings_in
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fnll.errors import UserError
-from fnll.harness.config import config_dir, inherited, options, plugin_dirs, plugin_packages
+from fnll.harness.choices import config_dir, inherited, options, plugin_dirs, plugin_packages
 from fnll.harness.trust import require_trusted
 
 FIELDS = ("does", "cite")

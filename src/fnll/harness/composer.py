@@ -16,16 +16,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fnll.errors import UserError
-from fnll.harness.config import (
-    GROUPS,
-    MISTAKES,
-    Request,
-    check_choices,
-    compose,
-    composed,
-    in_new_words,
-    request_of,
-)
+from fnll.harness.choices import GROUPS
+from fnll.harness.config import Request, check_choices, compose, composed, in_new_words, request_of
+from fnll.harness.mistakes import MISTAKES
 
 PLAIN = re.compile(r"(?P<key>[A-Za-z_]\w*(\.\w+)*)=.*", re.DOTALL)  # no +, ~ or @
 

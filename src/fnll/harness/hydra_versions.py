@@ -17,6 +17,8 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from fnll.harness import choices
+
 
 def _version_base(version: str) -> dict[str, str]:
     found = re.match(r"(\d+)\.(\d+)", version)
@@ -38,9 +40,7 @@ class PluginFolders(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add one entry per installed plugin."""
-        from fnll.harness.config import plugin_dirs  # late: config.py uses this module
-
-        for name, folder in plugin_dirs().items():
+        for name, folder in choices.plugin_dirs().items():
             search_path.append(provider=f"fnll plugin {name}", path=f"file://{folder}")
 
 

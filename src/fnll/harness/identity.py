@@ -14,7 +14,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from fnll import NUMBERS
-from fnll.harness.config import GROUPS, Request, config_dir
+from fnll.harness.choices import GROUPS, config_dir
+from fnll.harness.config import Request
 
 NOT_IDENTITY = ("executor", "logger", "runs_dir", "device", "checkpoint_seconds", "paper", "experiment", "sweep")
 WITHIN = {

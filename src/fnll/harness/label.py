@@ -17,7 +17,8 @@ import yaml
 from hydra.core.singleton import Singleton
 
 from fnll.errors import UserError, require
-from fnll.harness.config import GROUPS, Request, compose, config_dir, folders, inherited, options
+from fnll.harness.choices import GROUPS, config_dir, folders, inherited, options
+from fnll.harness.config import Request, compose
 from fnll.harness.identity import settings
 from fnll.harness.worlds import NONE, compared
 

@@ -11,7 +11,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fnll.errors import UserError
-from fnll.harness.config import Request, options
+from fnll.harness.choices import options
+from fnll.harness.config import Request
 from fnll.scenario.file import about
 
 FROM_FILE = ("partition", "noise", "num_clients", "scenario_seed")  # what decides nothing once there is a file

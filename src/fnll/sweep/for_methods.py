@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fnll.errors import UserError
-from fnll.harness.config import inherited, options
+from fnll.harness.choices import inherited, options
 
 Words = dict[str, list[str]]  # setting → the words that its values make
 

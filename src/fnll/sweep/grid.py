@@ -24,8 +24,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from fnll.errors import UserError, require
-from fnll.harness.config import command, compose, explain, options
+from fnll.harness.choices import options
+from fnll.harness.config import command, compose
 from fnll.harness.label import flattened
+from fnll.harness.mistakes import explain
 from fnll.harness.trust import allowed
 from fnll.sweep import for_methods
 from fnll.sweep.tables import PAPER, asked_size, is_table, selected, smaller

@@ -8,7 +8,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fnll.errors import UserError, require
-from fnll.harness.config import folders
+from fnll.harness.choices import folders
 from fnll.harness.label import OFFICIAL
 from fnll.harness.worlds import NONE, worlds
 

@@ -14,8 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from fnll.errors import UserError, nearest
 from fnll.federation import Method, Snapshot
 from fnll.harness.budget import node_in_rounds
-from fnll.harness.config import MISTAKES, compose, explain, options
+from fnll.harness.choices import options
+from fnll.harness.config import compose
 from fnll.harness.making import completed
+from fnll.harness.mistakes import MISTAKES, explain
 from fnll.harness.prepare import complete, made
 from fnll.harness.trust import allow, stated_in
 from fnll.lengths import Horizon

@@ -11,7 +11,7 @@ from fnll.cli.methods import cited, main
 from fnll.errors import UserError
 from fnll.harness import trust
 from fnll.harness.catalogue import bibliography, described, head
-from fnll.harness.config import options
+from fnll.harness.choices import options
 
 PLUGIN = '''
 from fnll import FedAvg

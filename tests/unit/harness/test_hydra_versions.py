@@ -12,8 +12,8 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 import fnll
-from fnll.harness import config, identity
-from fnll.harness.config import compose
+from fnll.harness import choices, identity
+from fnll.harness.config import compose, composed
 from fnll.harness.hydra_versions import VERSION_BASE, PluginFolders, _version_base, as_partial, register_plugins
 from fnll.harness.prepare import made
 from fnll.models import mlp
@@ -28,7 +28,7 @@ def test_version_base_is_given_to_those_who_take_it(version, given):
 
 
 def test_folders_of_plugins_are_registered_once_and_found_by_nobody_else(monkeypatch, tmp_path):
-    monkeypatch.setattr(config, "plugin_dirs", lambda: {"mine": tmp_path})
+    monkeypatch.setattr(choices, "plugin_dirs", lambda: {"mine": tmp_path})
     register_plugins()
     register_plugins()
     assert Plugins.instance().discover(SearchPathPlugin).count(PluginFolders) == 1
@@ -42,8 +42,8 @@ def test_folders_of_plugins_are_registered_once_and_found_by_nobody_else(monkeyp
 def test_a_choice_of_a_plugin_is_composed(monkeypatch, tmp_path):
     (tmp_path / "noise").mkdir()
     (tmp_path / "noise" / "swap.yaml").write_text("_target_: mine.Swap\nshare: 0.3\n")
-    monkeypatch.setattr(config, "plugin_dirs", lambda: {"mine": tmp_path})
-    assert config.composed(["noise=swap"]).noise.share == 0.3
+    monkeypatch.setattr(choices, "plugin_dirs", lambda: {"mine": tmp_path})
+    assert composed(["noise=swap"]).noise.share == 0.3
 
 
 class Unfinished:

@@ -6,8 +6,9 @@ import shutil
 import pytest
 
 from fnll.executors.vectorised import Vectorised
-from fnll.harness import config, identity, trust
-from fnll.harness.config import compose, config_dir, options
+from fnll.harness import choices, config, identity, trust
+from fnll.harness.choices import config_dir, options
+from fnll.harness.config import compose
 from fnll.harness.identity import code_of, packaged_names, run_id, source_digest
 from fnll.harness.prepare import revision_of
 
@@ -140,7 +141,7 @@ def moved(tmp_path, monkeypatch):
                 r"(?<=_target_: )fnll\.(\S+)", lambda m: f"fnll.x.{m[1].replace('.', '_')}", file.read_text()
             )
             file.write_text(elsewhere)
-        for module in (config, identity):
+        for module in (choices, config, identity):
             monkeypatch.setattr(module, "config_dir", lambda: tmp_path / "configs")
 
     return move

@@ -16,8 +16,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from fnll.errors import UserError
+from fnll.harness.choices import GROUPS, config_dir, inherited, options
 from fnll.harness.composer import Composer
-from fnll.harness.config import GROUPS, compose, config_dir, inherited, options
+from fnll.harness.config import compose
 from fnll.harness.label import flattened, labelled
 from fnll.published import table, tables
 from fnll.sweep.grid import PlannedRun, expand

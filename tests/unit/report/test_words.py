@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from fnll.errors import UserError
-from fnll.harness.config import compose, config_dir, take_names
+from fnll.harness.choices import config_dir
+from fnll.harness.config import compose, take_names
 from fnll.plotting.palette import COLOURS, FURTHER, YARDSTICK, colour_of, looks
 from fnll.report import analyse, difference_table, load, main_table, to_html, to_latex, to_markdown
 from fnll.report.command import add_arguments, main

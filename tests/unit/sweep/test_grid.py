@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fnll.errors import UserError
-from fnll.harness.config import compose, options
+from fnll.harness.choices import options
+from fnll.harness.config import compose
 from fnll.sweep.grid import PlannedRun, _word, expand, shard
 
 Experiment = Callable[[str], Path]
