@@ -18,8 +18,6 @@ from fnll import __version__
 from fnll.bench import SUITES
 from fnll.bench.show import markdown, show
 from fnll.errors import UserError, nearest, require_integer
-from fnll.executors.numerics import limit_threads
-from fnll.harness.manifest import commit
 from fnll.system.files import make_folder, read_json, write_json
 from fnll.system.processes import usable_cores
 
@@ -45,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
     names = _chosen(args.suite)
     if args.json:
         _require_place(args.json)
+    from fnll.executors.numerics import limit_threads  # late, as in `surroundings`: --help needs no torch
+
     limit_threads(1)
     record = {**surroundings(), "suites": {}}
     if record["host"]["load"] > BUSY:
@@ -60,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
 
 def surroundings() -> dict[str, Any]:
     """What a measurement depends on besides the code."""
+    from fnll.harness.manifest import commit
+
     return {
         "fnll": __version__,
         "commit": commit(),

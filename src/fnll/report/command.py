@@ -1,10 +1,9 @@
-"""`fnll report RUNS_DIR --out DIR`."""
+"""What `fnll report` does; its options are in `fnll.cli.report`."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 
 from rich.console import Console
 
@@ -12,51 +11,14 @@ from fnll.errors import UserError
 from fnll.harness.status import Status
 from fnll.report.analysis import analyse
 from fnll.report.beside import others
-from fnll.report.document import TARGETS, write
+from fnll.report.document import write
 from fnll.report.render import to_rich
-from fnll.report.select import RULES
 from fnll.report.store import Store, load
 from fnll.report.table import Table
 from fnll.report.words import counted
 from fnll.system.files import make_folder
 
 UNBOUNDED = 10_000  # columns
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `fnll report`."""
-    parser.add_argument(
-        "runs_dir", type=Path, nargs="+", metavar="RUNS_DIR", help="where runs were written to; several are merged"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("report"), metavar="DIR", help="where the report goes (default: report)"
-    )
-    parser.add_argument("--reference", help="row that differences are taken to (default: fedavg)")
-    parser.add_argument("--metric", default="test/accuracy", help="what the headline compares (default: %(default)s)")
-    parser.add_argument(
-        "--select", default="last10", choices=list(RULES), help="which score of a run to compare (default: last10)"
-    )
-    default = ",".join(map(str, TARGETS))
-    parser.add_argument("--targets", default=default, help="accuracies for the cost tables (default: %(default)s)")
-    parser.add_argument(
-        "--published", nargs="?", const="", metavar="TABLE",
-        help="put the papers' numbers beside ours: of one table, as fedcorr_table2, or of all that the runs belong to",
-    )  # fmt: skip
-    parser.add_argument(
-        "--reference-curves", type=Path, metavar="FILE", help="a CSV of curves that others logged, laid over ours"
-    )
-    parser.add_argument(
-        "--rows", default="", metavar="A,B,...", help="methods to compare, in the order of the table (default: all)"
-    )
-    parser.add_argument(
-        "--names", default="", metavar="A=NAME,...", help="other names of rows, as fedcorr=Ours (default: their YAML's)"
-    )
-    parser.add_argument("--label", default="", help=r"\label of the headline in LaTeX (default: tab:main_last10)")
-    parser.add_argument(
-        "--mixtures", type=int, default=0, metavar="N",
-        help="score detection of noisy clients over N mixtures per run, as FedNoRo's table 3 does with 10000",
-    )  # fmt: skip
-    parser.add_argument("--figures", action=argparse.BooleanOptionalAction, default=True, help="draw the figures")
 
 
 def main(args: argparse.Namespace) -> int:

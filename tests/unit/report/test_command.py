@@ -6,10 +6,11 @@ import re
 
 import pytest
 
+from fnll.cli.report import add_arguments
 from fnll.errors import UserError
 from fnll.report import analyse, load, main_table
 from fnll.report.bands import Shared, curves, shown
-from fnll.report.command import add_arguments, main, parse_targets
+from fnll.report.command import main, parse_targets
 from fnll.report.html import Picture, page, provenance
 from fnll.report.payload import payload
 from fnll.report.table import Table

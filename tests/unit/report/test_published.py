@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from fnll.cli.report import add_arguments
 from fnll.errors import UserError
 from fnll.report import load
-from fnll.report.command import add_arguments, main
+from fnll.report.command import main
 from fnll.report.figures.published import published, reference_curves
 from fnll.report.outside import overlays, reference_table
 from fnll.report.published import Comparison, comparisons

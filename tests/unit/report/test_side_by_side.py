@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fnll.cli.report import add_arguments
 from fnll.errors import UserError
 from fnll.report import analyse, figures, load
 from fnll.report.best_last import best_last_table
-from fnll.report.command import add_arguments, main
+from fnll.report.command import main
 from fnll.report.detections import Detections
 from fnll.report.fednoro_table3 import Rates, repeat_detection
 from fnll.report.figures.clients import by_class

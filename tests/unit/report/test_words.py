@@ -6,12 +6,13 @@ import json
 import pytest
 import yaml
 
+from fnll.cli.report import add_arguments
 from fnll.errors import UserError
 from fnll.harness.choices import config_dir
 from fnll.harness.config import compose, take_names
 from fnll.plotting.palette import COLOURS, FURTHER, YARDSTICK, colour_of, looks
 from fnll.report import analyse, difference_table, load, main_table, to_html, to_latex, to_markdown
-from fnll.report.command import add_arguments, main
+from fnll.report.command import main
 from fnll.report.common import caption, in_words, settings_table
 from fnll.report.document import all_tables
 from fnll.report.html import page
