@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -104,8 +105,9 @@ def _comparisons(analysis: Analysis) -> Iterator[Plate]:
     axes = [
         key for key in map(str, analysis.store.runs) if key.startswith("noise.") and _numeric(analysis.store.runs[key])
     ]
-    if len(axes) >= 2 and len(analysis.competing) >= 2:
-        x, y = axes[:2]
+    pairs = [pair for pair in combinations(axes, 2) if _places(analysis, pair) > 1]
+    if pairs and len(analysis.competing) >= 2:
+        x, y = pairs[0]
         caption = f"Which method wins where, over {x} and {y}; ≈ marks a tie"
         yield Plate("regime_map", caption, figures.regime_map(analysis, x, y))
     if analysis.ranking is not None:
@@ -130,6 +132,11 @@ def _clients(analysis: Analysis) -> Iterator[Plate]:
             if all(len(store.facts(str(run.run_id), need)) >= LEAST.get(need, 1) for need in needs):
                 title = f"{caption}: {store.name(str(run.method))}, {cell}, seed {run.seed}"
                 yield Plate(f"{name}_{run.run_id}", title, draw(store, str(run.run_id)))
+
+
+def _places(analysis: Analysis, pair: tuple[str, str]) -> int:
+    """How many places of a map the runs fill: those of other noise models lack the settings."""
+    return len(analysis.store.runs[list(pair)].dropna().drop_duplicates())
 
 
 def _numeric(column: pd.Series) -> bool:

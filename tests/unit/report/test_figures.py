@@ -91,6 +91,21 @@ def test_the_regime_map_knows_winner_margin_and_tie(tmp_path):
     assert "fedcorr\n+20.00" in texts
 
 
+def test_cells_of_other_noise_models_have_no_place_on_the_map(tmp_path):
+    def add(**noise):
+        for method in ("fedavg", "fedcorr"):
+            write_run(tmp_path, method, [0.5] * 10, config={"noise": noise})
+
+    add(rho=0.4, tau=0.5)
+    add(rho=0.6, eta_low=0.3)
+    add(high=0.8)
+    assert "regime_map" not in [plate.name for plate in gallery(analyse(load(tmp_path)))]
+    add(rho=0.8, tau=0.0)
+    analysis = analyse(load(tmp_path))
+    assert "regime_map" in [plate.name for plate in gallery(analysis)]
+    assert sorted(figures.regime(analysis, "noise.rho", "noise.tau")["x"]) == [0.4, 0.8]
+
+
 def test_figures_that_need_more_say_so(store):
     with pytest.raises(UserError, match="six scenarios"):
         figures.critical_difference(analyse(store))

@@ -36,7 +36,10 @@ def regime_map(analysis: Analysis, x: str = "noise.rho", y: str = "noise.tau") -
 
 
 def regime(analysis: Analysis, x: str, y: str) -> pd.DataFrame:
-    """One row per cell: x, y, facet, winner, margin (NaN without a runner-up), tied (another is tied with it)."""
+    """One row per cell that has both settings: x, y, facet, winner, margin, tied.
+
+    A margin is NaN without a runner-up; `tied`: another method is tied with the winner.
+    """
     runs = analysis.store.runs
     for key in (x, y):
         if key not in runs:
@@ -48,6 +51,8 @@ def regime(analysis: Analysis, x: str, y: str) -> pd.DataFrame:
         ordered = group.sort_values("mean", ascending=not analysis.scores.higher)
         margin = abs(ordered["mean"].iloc[0] - ordered["mean"].iloc[1]) if len(ordered) > 1 else np.nan
         here = place[str(cell)]
+        if pd.isna(here[x]) or pd.isna(here[y]):
+            continue  # a noise model without such a setting has no place on the map
         facet = f"{here['dataset']} · {here['partition']}"
         rows.append((here[x], here[y], facet, ordered["method"].iloc[0], margin, bool(group["tied"].any())))
     return pd.DataFrame(rows, columns=["x", "y", "facet", "winner", "margin", "tied"])
