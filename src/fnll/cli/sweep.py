@@ -148,11 +148,10 @@ def _dry_run(
     with console.status(f"preparing {len(jobs)} runs ..."):
         for job in [job for job in jobs if job not in waiting]:
             try:
-                run_id, state = recall.status(job)
-                console.print(f"{state:<10}  {run_id:<30}  {job}", soft_wrap=True, markup=False)
-                if state in ("new", Status.UNFINISHED, Status.FAILED):
-                    cfg = recall.compose(job.words).cfg
-                    store, to_do[job] = store_of(cfg), int(cfg.rounds)
+                found = recall.status(job)
+                console.print(f"{found.state:<10}  {found.run_id:<30}  {job}", soft_wrap=True, markup=False)
+                if found.state in ("new", Status.UNFINISHED, Status.FAILED):
+                    store, to_do[job] = found.store, found.rounds
             except UserError as error:
                 mistakes[str(error)].append(job)
     for line in told_once("invalid", mistakes):

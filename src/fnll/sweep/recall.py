@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -15,6 +15,15 @@ from fnll.harness.known import finished
 from fnll.harness.status import Status, status_in, warnings_in
 from fnll.sweep.events import Ending, Outcome
 from fnll.sweep.grid import PlannedRun
+
+
+class Found(NamedTuple):
+    """A run of a grid, as far as it is known before it is done."""
+
+    run_id: str
+    state: str  # new, unfinished, finished, declined or failed
+    store: Path
+    rounds: int
 
 
 class Recall:
@@ -38,16 +47,17 @@ class Recall:
         warnings = tuple(dict.fromkeys(notice.get("about") or notice["text"] for notice in heard))
         return Outcome(Ending.KNOWN, detail, summary["test/accuracy"]["last10"], warnings=warnings)
 
-    def status(self, job: PlannedRun) -> tuple[str, str]:
-        """Run id and state of a run: new, unfinished, finished, declined or failed."""
+    def status(self, job: PlannedRun) -> Found:
+        """Run id and state of a run."""
         request = self.compose(job.words)
+        store, rounds = store_of(request.cfg), int(request.cfg.rounds)
         if summary := finished(request):
-            return str(summary["run_id"]), Status.FINISHED
+            return Found(str(summary["run_id"]), Status.FINISHED, store, rounds)
         from fnll.harness.prepare import prepare  # late: torch takes seconds to import
 
-        run = prepare(request, self.load)
-        folder = store_of(request.cfg) / run.run_id
-        return run.run_id, status_in(folder) if folder.exists() else "new"
+        run_id = prepare(request, self.load).run_id
+        state = status_in(store / run_id) if (store / run_id).exists() else "new"
+        return Found(run_id, state, store, rounds)
 
     def load(self, node: DictConfig) -> Any:
         """The runs of a grid share few data sets."""
