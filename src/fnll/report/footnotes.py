@@ -69,9 +69,7 @@ def noise_levels(store: Store) -> list[str]:
     """For every cell the share of wrong labels, mean over clients and seeds; with the nominal level if that differs."""
     told = []
     for cell in store.cell_labels:
-        runs = store.runs[(store.runs["cell"] == cell) & (store.runs["kind"] == "method")]
-        known = [[v for run in runs[name] for v in run if not np.isnan(v)] for name in ("realised", "nominal")]
-        realised, nominal = (f"{np.mean(levels):.2f}" if levels else "" for levels in known)
+        realised, nominal = ("" if np.isnan(level) else f"{level:.2f}" for level in store.levels[cell])
         other = f" (nominal {nominal})" if nominal and nominal != realised else ""
         told.append(f"{realised or 'unknown'}{other}")
     return told

@@ -34,7 +34,8 @@ def side_by_side(analysis: Analysis, cell: str) -> Iterator[tuple[str, str, Figu
     if len(here) and (here.groupby("method", observed=True)["stage"].nunique() >= FEWEST_STAGES).any():
         caption = f"Accuracy against client updates with the borders of stages, {cell} (compare FedCorr, figure 9)"
         yield "stages", caption, stages(here, names=store.names)
-    networks = {network_of(store, run_id): run_id for run_id in _with_fact(store, _finished(store), "cumulative_lid")}
+    one_each = _finished(store).drop_duplicates(["method", "cell"], keep="last")  # networks differ between cells
+    networks = {network_of(store, run_id): run_id for run_id in _with_fact(store, one_each, "cumulative_lid")}
     if len(networks) > 1:
         caption = "Cumulative LID by network (compare FedCorr, figure 5)"
         yield "architectures", caption, architectures(store, list(networks.values()))
@@ -54,8 +55,16 @@ def _finished(store: Store) -> pd.DataFrame:
     return store.runs[store.runs["status"] == Status.FINISHED].sort_values("seed")
 
 
-def _with_fact(store: Store, runs: pd.DataFrame, name: str) -> list[str]:
-    return [str(run_id) for run_id in runs["run_id"] if store.facts(str(run_id), name)]
+def _with_fact(store: Store, runs: pd.DataFrame, name: str) -> Iterator[str]:
+    """Runs that recorded `name`; where one run of a method in a cell did not, its other seeds are not asked."""
+    without: set[tuple[str, str]] = set()
+    for run_id, method, cell in runs[["run_id", "method", "cell"]].itertuples(index=False):
+        if (method, cell) in without:
+            continue
+        if store.facts(str(run_id), name):
+            yield str(run_id)
+        else:
+            without.add((method, cell))
 
 
 def _without_and_with_noise(store: Store) -> list[str]:
@@ -64,4 +73,6 @@ def _without_and_with_noise(store: Store) -> list[str]:
     for run_id in _with_fact(store, _finished(store), "similarity"):
         levels = np.array(store.runs.loc[store.runs["run_id"] == run_id, "realised"].iloc[0], dtype=float)
         found.setdefault(bool(np.nansum(levels) > 0), run_id)
+        if len(found) > 1:
+            break
     return [found[noisy] for noisy in sorted(found)]

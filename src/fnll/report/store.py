@@ -92,14 +92,30 @@ class Store:
         names = set(self.runs["experiment"]) - {"", "None", "null"}
         return str(names.pop()) if len(names) == 1 else self.root.resolve().name
 
+    @cached_property
+    def levels(self) -> dict[str, tuple[float, float]]:
+        """Of each cell the mean share of wrong labels over clients and seeds: realised and nominal, NaN if unknown."""
+        runs = self.runs[self.runs["kind"] == "method"]
+        means = {}
+        for cell in self.cell_labels:
+            here = runs[runs["cell"] == cell]
+            known = [[v for run in here[name] for v in run if not np.isnan(v)] for name in ("realised", "nominal")]
+            means[cell] = tuple(float(np.mean(levels)) if levels else np.nan for levels in known)
+        return means  # type: ignore[return-value]
+
     @property
     def cell_labels(self) -> list[str]:
         return [cell.label for cell in self.cells]
 
     def facts(self, run_id: str, name: str) -> list[dict[str, Any]]:
         """What one run recorded under `name`, in order: `step`, `t`, `stage` and `value`."""
-        path = Path(str(self.runs.loc[self.runs["run_id"] == run_id, "path"].iloc[0]))
-        return [fact for fact in _facts(path) if fact["name"] == name]
+        return [fact for fact in _facts(self._paths[run_id]) if fact["name"] == name]
+
+    @cached_property
+    def _paths(self) -> dict[str, Path]:
+        return {
+            str(run_id): Path(str(path)) for run_id, path in zip(self.runs["run_id"], self.runs["path"], strict=True)
+        }
 
     def diagnostics(self, *names: str) -> pd.DataFrame:
         """Facts of the finished runs: run_id, method, cell, seed, step, t, stage, name, value; all without names."""
