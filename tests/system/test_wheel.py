@@ -107,7 +107,7 @@ def test_data_partition_noise_and_network_from_a_package(machine, tmp_path):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text.replace("_target_: ", "_target_: my_world_fl."))
     (source / "__init__.py").touch()
-    template = Environment().from_string((ROOT / "src/fnll/scaffold/pyproject.toml.j2").read_text())
+    template = Environment().from_string((ROOT / "src/fnll/cli/templates/pyproject.toml.j2").read_text())
     (folder / "pyproject.toml").write_text(template.render(package="my_world_fl"))
     install(folder)
     words = ["dataset=stripes", "partition=growing", "noise=every_second", "model=linear", "num_clients=6", "rounds=2"]

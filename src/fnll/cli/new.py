@@ -140,7 +140,9 @@ def _write(targets: dict[Path, str | None], **values: str) -> list[Path]:
     for path, template in targets.items():
         text = f'"""{values["package"]}: methods for fnll."""\n'
         if template is not None:
-            text = environment.from_string((files("fnll") / "scaffold" / f"{template}.j2").read_text()).render(values)
+            text = environment.from_string((files("fnll.cli") / "templates" / f"{template}.j2").read_text()).render(
+                values
+            )
         make_folder(path.parent)
         write_file(path, text)
     return list(targets)
