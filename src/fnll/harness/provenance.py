@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from fnll.errors import UserError
 from fnll.harness.choices import options
 from fnll.harness.config import Request
-from fnll.scenario.file import about
+from fnll.scenario.file_format import about
 
 FROM_FILE = ("partition", "noise", "num_clients", "scenario_seed")  # what decides nothing once there is a file
 BUILD = "fnll.scenario.build"

@@ -17,7 +17,8 @@ from fnll.harness.folder import RunFolder
 from fnll.harness.loggers import numbers, settings
 from fnll.harness.prepare import Run
 from fnll.harness.provenance import made_with
-from fnll.scenario.file import about, save
+from fnll.scenario.file import save
+from fnll.scenario.file_format import about
 from fnll.settings import check_fields
 from fnll.system.files import refuse_links_out, remove_file
 

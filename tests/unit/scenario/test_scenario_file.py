@@ -26,7 +26,8 @@ from fnll.harness.prepare import Run, prepare, scenario_of
 from fnll.harness.provenance import made_with
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, Scenario, Truth, build
-from fnll.scenario.file import _truth_digest, about, load, read, save
+from fnll.scenario.file import load, save
+from fnll.scenario.file_format import about, read, truth_digest
 from fnll.scenario.noise.models import Native, RhoTau
 from fnll.scenario.partition.partitions import Iid
 from tiny import DATA as TINY_DATA
@@ -198,7 +199,7 @@ def rewritten(path: Path, change: Any = None, *, sealed: bool = True, **arrays: 
     if change is not None:
         change(facts)
     if sealed:
-        facts["truth"] = _truth_digest(facts, content)
+        facts["truth"] = truth_digest(facts, content)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **content)
     with zipfile.ZipFile(buffer, "a") as archive:
@@ -329,7 +330,7 @@ def test_members_that_nobody_needs_are_not_unpacked(tmp_path, monkeypatch):
     data = dataset()
     path = rewritten(written(tmp_path, data), bomb=np.zeros(1 << 20, np.int8))
     load(data, path=str(path))
-    monkeypatch.setattr("fnll.scenario.file.LARGEST", 100)
+    monkeypatch.setattr("fnll.scenario.file_format.LARGEST", 100)
     with pytest.raises(UserError, match="unpacks to more than any data set needs"):
         load(data, path=str(path))
 
