@@ -33,7 +33,7 @@ from fnll.harness.choices import options
 from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.folder import DeclinedError
-from fnll.harness.integrity import State, examine
+from fnll.harness.integrity import Condition, examine
 from fnll.harness.prepare import Run, prepare
 
 TINY = [
@@ -91,7 +91,7 @@ class Arena:
         left = [path.name for path in folder.rglob("*.partial")]
         if outcome(folder) != self.reference(method):
             self.failures.append(f"{attack}: {method} ends with other numbers ({folder})")
-        elif finding.state is not State.INTACT or left:
+        elif finding.state is not Condition.INTACT or left:
             self.failures.append(f"{attack}: {method} leaves {finding.reason} {left} ({folder})")
         else:
             shutil.rmtree(folder)
@@ -268,9 +268,9 @@ def damage_to_finished_runs(arena: Arena, rng: random.Random) -> None:
     arena.tried[name] += 1
     finding = examine(folder, thorough=True)
     gone = path.name == "summary.json" and kind == "gone"  # then it is not finished, and the command repeats its end
-    intact = path.name in DOUBTFUL and finding.state is State.INTACT
+    intact = path.name in DOUBTFUL and finding.state is Condition.INTACT
     same = intact and not gone and says_the_same(path, before)
-    if finding.state is State.DAMAGED or gone or same:
+    if finding.state is Condition.DAMAGED or gone or same:
         arena.survived[name] += 1
         shutil.rmtree(folder)
     else:

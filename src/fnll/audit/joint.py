@@ -14,7 +14,7 @@ from scipy.stats import t as student
 from fnll.audit.panel import Member
 from fnll.harness.detectors import CALLED_NOISY, correction_scores, harm, in_words
 from fnll.harness.prepare import Run
-from fnll.scenario.datasets.rows import guarded
+from fnll.scenario.datasets.own_rows import guarded
 from fnll.scenario.scenario import UNKNOWN
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from fnll import __version__
 from fnll.audit.joint import Joint, best
 from fnll.audit.plan import CONFIDENT, Plan
-from fnll.scenario.datasets.rows import unguarded
+from fnll.scenario.datasets.own_rows import unguarded
 from fnll.scenario.scenario import CLEAN
 
 SHOWN = 1000  # samples in the gallery at most

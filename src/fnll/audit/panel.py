@@ -39,7 +39,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PanelRun:
     """One run of the panel."""
 
     run: Run
@@ -69,7 +69,7 @@ def convene(data: Sequence[str], plan: Plan, runs_dir: Path, say: Callable[[str]
     return first, members
 
 
-def outcome_of(run: Run) -> Outcome:
+def outcome_of(run: Run) -> PanelRun:
     """Run it, or read it if it is finished, and hear what it says."""
     summary = execute(run)
     folder = Path(run.cfg.runs_dir) / run.run_id
@@ -81,10 +81,10 @@ def outcome_of(run: Run) -> Outcome:
     logits, _ = answers(run.method.model(restored.snapshot.state), run.scenario, held, run.device)
     verdict = judge(run, restored.snapshot, Tally(run.scenario, restored.notes))
     accuracy = summary["test/accuracy"]["last"]
-    return Outcome(run, verdict, held.numpy(), F.softmax(logits, 1).double().numpy(), float(accuracy or np.nan))
+    return PanelRun(run, verdict, held.numpy(), F.softmax(logits, 1).double().numpy(), float(accuracy or np.nan))
 
 
-def member(name: str, outcomes: Sequence[Outcome]) -> Member:
+def member(name: str, outcomes: Sequence[PanelRun]) -> Member:
     """A method's verdict: means over folds, and the most frequent suggestion."""
     scenario = outcomes[0].run.scenario
     n, observed = len(scenario.labels), scenario.labels.numpy()
@@ -108,7 +108,7 @@ def member(name: str, outcomes: Sequence[Outcome]) -> Member:
     )
 
 
-def confident_member(outcomes: Sequence[Outcome]) -> Member:
+def confident_member(outcomes: Sequence[PanelRun]) -> Member:
     """Confident learning on predictions of FedAvg's models for the fold that each has not seen."""
     scenario = outcomes[0].run.scenario
     n, observed = len(scenario.labels), scenario.labels.numpy()

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from fnll.bench.result import Result
+from fnll.bench.result import SuiteResult
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A set of measurements that belong together: its module has `measure(words, repeat) -> Result`."""
+    """A set of measurements that belong together: its module has `measure(words, repeat) -> SuiteResult`."""
 
     summary: str
     module: str
     repeat: int  # how often, unless asked otherwise
 
-    def __call__(self, words: Sequence[str], repeat: int | None = None) -> Result:
-        measure: Callable[[Sequence[str], int], Result] = import_module(self.module).measure
+    def __call__(self, words: Sequence[str], repeat: int | None = None) -> SuiteResult:
+        measure: Callable[[Sequence[str], int], SuiteResult] = import_module(self.module).measure
         return measure(words, self.repeat if repeat is None else repeat)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
 from fnll.bench.probe import peak_memory
-from fnll.bench.result import Claim, Result, Timing, faster
+from fnll.bench.result import Claim, SuiteResult, Timing, faster
 from fnll.bench.subjects import first_calls, run_of, trained
 from fnll.bench.sweeps import sweep
 from fnll.executors import Serial
@@ -28,7 +28,7 @@ LANES = 50
 GROUP = 10  # runs whose memory is compared with that of one
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """5 methods × 2 noises × 5 seeds on digits, ten clients a round; `words` may change the grid. Imports count."""
     timings: dict[str, Timing] = {}
     claims: list[Claim] = []
@@ -49,7 +49,7 @@ def measure(words: Sequence[str], repeat: int) -> Result:
     one, several = (_peak_elsewhere(count) for count in (1, GROUP))
     claims.append(Claim("peak memory of one run", one / 2**20, unit="MB"))
     claims.append(Claim(f"peak memory of {GROUP} runs together", several / 2**20, unit="MB"))
-    return Result("together", (*WORLD, *GRID, *words), timings, tuple(claims))
+    return SuiteResult("together", (*WORLD, *GRID, *words), timings, tuple(claims))
 
 
 def _steps(words: Sequence[str], repeat: int) -> dict[str, Timing]:

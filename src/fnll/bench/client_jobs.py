@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fnll.bench.clock import Clock, instrumented
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
-from fnll.bench.result import Claim, Result, Timing
+from fnll.bench.result import Claim, SuiteResult, Timing
 from fnll.bench.subjects import play, run_of
 from fnll.errors import UserError
 from fnll.executors import Serial
@@ -26,7 +26,7 @@ CASES: dict[str, tuple[str, int, Sequence[str]]] = {  # job, the round whose cal
 PHASES = ("data", "step", "copy", "rest")
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """Ten digits clients a round, 5 epochs, batches of 10, small CNN; `words` may change that."""
     timings: dict[str, Timing] = {}
     claims: list[Claim] = []
@@ -42,7 +42,7 @@ def measure(words: Sequence[str], repeat: int) -> Result:
             claims.append(Claim(f"{case}: steps, {name} / {serial}", steps, at_least=3.0))
             whole = found[serial].best / found[name].best
             claims.append(Claim(f"{case}: whole job, {name} / {serial}", whole, at_least=2.0))
-    return Result("jobs", (*WORLD, *words), timings, tuple(claims), {"seconds": seconds})
+    return SuiteResult("jobs", (*WORLD, *words), timings, tuple(claims), {"seconds": seconds})
 
 
 @dataclass

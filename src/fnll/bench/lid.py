@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from fnll.bench.measure import Stopwatch, Variant, take_turns
-from fnll.bench.result import Claim, Result, faster
+from fnll.bench.result import Claim, SuiteResult, faster
 from fnll.errors import UserError
 from fnll.executors.numerics import limit_threads
 from fnll.seeding import torch_rng
@@ -21,14 +21,14 @@ SAMPLES, CLASSES, NEIGHBOURS = 2500, 100, 20
 SAME = 1e-9  # relative difference: rounding of sums in another order
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """Predictions for 2,500 samples and 100 classes, on one thread."""
     if words:
         raise UserError("the suite lid measures one function, which has no settings; leave the overrides out")
     return compare(SAMPLES, CLASSES, repeat)
 
 
-def compare(samples: int, classes: int, repeat: int) -> Result:
+def compare(samples: int, classes: int, repeat: int) -> SuiteResult:
     """Time our LID and two references that sort everything, and make sure that all give the same."""
     limit_threads(1)
     probs = (3 * torch.randn(samples, classes, generator=torch_rng("bench", "lid"), dtype=torch.float64)).softmax(1)
@@ -55,7 +55,7 @@ def compare(samples: int, classes: int, repeat: int) -> Result:
         Claim(f"{ours} / {plain}", faster(timings, ours, plain), at_least=4.0),
         Claim(f"{ours} / {library}", faster(timings, ours, library)),
     )
-    return Result("lid", (), timings, claims, {"samples": samples, "classes": classes, "neighbours": NEIGHBOURS})
+    return SuiteResult("lid", (), timings, claims, {"samples": samples, "classes": classes, "neighbours": NEIGHBOURS})
 
 
 def by_rows(probs: Tensor) -> np.ndarray:

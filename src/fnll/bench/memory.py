@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fnll.bench.result import Claim, Result
+from fnll.bench.result import Claim, SuiteResult
 from fnll.errors import UserError
 
 MB = 1 << 20
@@ -26,12 +26,12 @@ FEDAVG = (*COMMON, "method=fedavg", "rounds=5", "dataset.samples=20000")
 FEDRN = (*COMMON, "method=fedrn", "rounds=40", "method.warmup=36", "eval_every=10", "dataset.samples=5000")
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """LeNet-5: FedAvg with 10 and with 1,000 clients on the same images, FedRN with 25, 50 and 100."""
     return compare(words, repeat, (FEW, MANY), STORED)
 
 
-def compare(words: Sequence[str], repeat: int, plain: tuple[int, int], stored: Sequence[int]) -> Result:
+def compare(words: Sequence[str], repeat: int, plain: tuple[int, int], stored: Sequence[int]) -> SuiteResult:
     """The runs, for given numbers of clients."""
     fedavg = {n: _least((*FEDAVG, *clients(n), *words), repeat) for n in plain}
     fedrn = {n: _least((*FEDRN, *clients(n), *words), repeat) for n in stored}
@@ -47,7 +47,7 @@ def compare(words: Sequence[str], repeat: int, plain: tuple[int, int], stored: S
         Claim("FedRN: peak memory per stored model", _slope(fedrn, "peak_bytes"), unit="models"),
     )
     facts = {"fedavg": {str(n): run for n, run in fedavg.items()}, "fedrn": {str(n): run for n, run in fedrn.items()}}
-    return Result("memory", tuple(words), claims=claims, facts=facts)
+    return SuiteResult("memory", tuple(words), claims=claims, facts=facts)
 
 
 def clients(n: int) -> tuple[str, ...]:

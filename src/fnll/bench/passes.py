@@ -17,7 +17,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from fnll.bench.result import Claim, Result
+from fnll.bench.result import Claim, SuiteResult
 from fnll.bench.subjects import local_of, run_of
 from fnll.errors import UserError
 from fnll.executors.serial import Serial
@@ -70,7 +70,7 @@ class Counted:
         """Nothing to release."""
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """Count for every method of the paper's table, in the world of `words` laid over a small one."""
     claims, facts = [], []
     for row in table(TABLE).rows:
@@ -86,7 +86,7 @@ def measure(words: Sequence[str], repeat: int) -> Result:
             )
             facts.append({"method": method, "cost": column, "measured": found[column], "published": published})
     settings = {"E": local_of(run).epochs, "round": ROUND, "world": [*WORLD, *words]}
-    return Result("passes", tuple(words), {}, tuple(claims), {"costs": facts, **settings})
+    return SuiteResult("passes", tuple(words), {}, tuple(claims), {"costs": facts, **settings})
 
 
 def count(run: Run) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fnll.bench.bare import Processes, loop, ready_made
 from fnll.bench.clock import Clock, instrumented
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
-from fnll.bench.result import Claim, Result, faster
+from fnll.bench.result import Claim, SuiteResult, faster
 from fnll.bench.subjects import clients_of, first_calls, local_of, observed, run_of
 from fnll.errors import UserError
 from fnll.federation import federate
@@ -19,7 +19,7 @@ PHASES = ("data", "step", "copy", "aggregate", "evaluate", "method", "logging")
 HERE = ("serial", "vectorised")  # executors that do clients' work in this process, where it can be seen
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """One round to warm up and `repeat` rounds of the run that `words` describe, evaluated after every step."""
     run = run_of((*words, "eval_every=1"))
     if run.request.choices["executor"] not in HERE:
@@ -53,7 +53,7 @@ def measure(words: Sequence[str], repeat: int) -> Result:
         "seconds_per_round": {name: clock.seconds[name] / repeat for name in PHASES},
         "samples_per_round": sum(timings["round"].samples) / repeat,
     }
-    return Result("phases", tuple(words), timings, claims, facts)
+    return SuiteResult("phases", tuple(words), timings, claims, facts)
 
 
 def _rounds(run: Run, observer: Observer, clock: Clock, stages: set[str]) -> Variant:

@@ -62,7 +62,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Result:
+class SuiteResult:
     """One suite's outcome."""
 
     suite: str

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
-from fnll.bench.result import Claim, Result, faster
+from fnll.bench.result import Claim, SuiteResult, faster
 from fnll.bench.subjects import LENET, local_of, observed, play, run_of
 from fnll.federation import Executor
 from fnll.harness.prepare import Run
@@ -32,7 +32,7 @@ class Timed:
         self.inner.close()
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """FedAvg with LeNet-5 and 10,000 test images; `words` may change that."""
     words = (*LENET, f"rounds={ROUNDS}", *words)
     run = run_of(words)
@@ -56,7 +56,7 @@ def measure(words: Sequence[str], repeat: int) -> Result:
         Claim("round, evaluation beside training / training alone", costs[0], at_most=1.15 if free else None),
         Claim("round, evaluation in between / training alone", costs[1], at_most=None if free else 1.15),
     )
-    return Result("round", words, timings, claims, {"rounds": ROUNDS})
+    return SuiteResult("round", words, timings, claims, {"rounds": ROUNDS})
 
 
 def _whole(run: Run, executor: Executor, samples: int, overlap: bool) -> Variant:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
-from fnll.bench.result import Claim, Result, Timing, faster
+from fnll.bench.result import Claim, SuiteResult, Timing, faster
 from fnll.bench.subjects import first_calls, run_of, trained
 from fnll.executors import Serial
 from fnll.executors.numerics import limit_threads
@@ -20,7 +20,7 @@ MODELS = ("small_cnn", "mlp")
 THREADS = (1, 2)
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """Fifty clients with 100 images of 8x8 pixels, 5 epochs, batches of 10; `words` may change that."""
     timings: dict[str, Timing] = {}
     claims = []
@@ -31,7 +31,7 @@ def measure(words: Sequence[str], repeat: int) -> Result:
         for name in vectorised:
             wanted = 4.0 if name == vectorised[-1] else None
             claims.append(Claim(f"{model}: {name} / {serial}", faster(own, name, serial), at_least=wanted))
-    return Result("vectorised", (*SMALL, *words), timings, tuple(claims))
+    return SuiteResult("vectorised", (*SMALL, *words), timings, tuple(claims))
 
 
 def _compared(words: Sequence[str], repeat: int) -> dict[str, Timing]:

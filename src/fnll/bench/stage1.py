@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
-from fnll.bench.result import Claim, Result, faster
+from fnll.bench.result import Claim, SuiteResult, faster
 from fnll.bench.subjects import LENET, local_of, observed, play, run_of
 from fnll.system.processes import usable_cores
 
@@ -13,7 +13,7 @@ from fnll.system.processes import usable_cores
 STAGE1 = ("method=fedcorr", "method.passes=1", "method.finetune=0", "fraction=1e-9")
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """Ten clients of LeNet-5, one after the other, with 10,000 test images; `words` may change that."""
     words = (*LENET, *STAGE1, *words)
     clients = len(run_of((*words, "rounds=1")).scenario.shards)
@@ -49,4 +49,4 @@ def measure(words: Sequence[str], repeat: int) -> Result:
         Claim("stage 1, evaluated beside training / alone", 1 / faster(timings, beside, first), at_most=wanted),
         Claim("stage 1, evaluated in between / alone", 1 / faster(timings, between, first)),
     )
-    return Result("stage1", words, timings, claims, {"clients": clients})
+    return SuiteResult("stage1", words, timings, claims, {"clients": clients})

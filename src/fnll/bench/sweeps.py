@@ -7,20 +7,20 @@ import sys
 from collections.abc import Sequence
 
 from fnll.bench.measure import Stopwatch, Variant, take_turns
-from fnll.bench.result import Claim, Result, faster
+from fnll.bench.result import Claim, SuiteResult, faster
 from fnll.errors import UserError
 from fnll.system.files import temporary_folder
 
 GRID = ("rounds=10", "seed=range(20)")
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """FedAvg on digits, 10 rounds, 20 seeds; `words` may change that. Starting Python counts."""
     words = (*GRID, *words)
     variants = {"1 job": sweep(words, 1), "2 jobs": sweep(words, 2)}
     timings = take_turns(variants, repeat)
     one, two = timings
-    return Result("grid", words, timings, (Claim(f"{two} / {one}", faster(timings, two, one), at_least=1.8),))
+    return SuiteResult("grid", words, timings, (Claim(f"{two} / {one}", faster(timings, two, one), at_least=1.8),))
 
 
 def sweep(words: Sequence[str], jobs: int) -> Variant:

@@ -7,7 +7,7 @@ from itertools import cycle
 
 from fnll.bench.bare import Processes, loop, ready_made
 from fnll.bench.measure import Stopwatch, Variant, deterministic, take_turns
-from fnll.bench.result import Claim, Result, faster
+from fnll.bench.result import Claim, SuiteResult, faster
 from fnll.bench.subjects import LENET, clients_of, first_calls, local_of, run_of, trained
 from fnll.executors import Pool, Serial
 from fnll.federation import Executor
@@ -17,7 +17,7 @@ from fnll.types import Call
 WORKERS = 2
 
 
-def measure(words: Sequence[str], repeat: int) -> Result:
+def measure(words: Sequence[str], repeat: int) -> SuiteResult:
     """LeNet-5 on 32x32x3, batches of 10, 10 clients of 500 samples, 5 epochs, crop and flip, unless `words` differ.
 
     One process is compared client by client, in many short turns, since a neighbour of a virtual machine can slow it
@@ -57,4 +57,4 @@ def measure(words: Sequence[str], repeat: int) -> Result:
         Claim(f"{many} / {processes_}", faster(timings, many, processes_), at_least=0.90),
         Claim(f"{many} / serial", faster(timings, many, whole), at_least=1.8 if usable_cores() >= WORKERS else None),
     )
-    return Result("train", words, timings, claims)
+    return SuiteResult("train", words, timings, claims)

@@ -13,14 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from fnll.errors import UserError
-from fnll.harness.integrity import CONFIG, Finding, State, examine
+from fnll.harness.integrity import CONFIG, Condition, Finding, examine
 from fnll.harness.status import status_in
 
 DESCRIPTION = """Compare every run of a store with the hashes that the runs noted themselves: metrics, diagnostics,
 config, manifest, weights and checkpoints. `unverified` are runs of older versions, which noted none, and runs that have
 no checkpoint yet. The exit code is 1 if a run is damaged, else 0.
 """
-COLOURS = {State.INTACT: "green", State.UNVERIFIED: "yellow", State.DAMAGED: "red"}
+COLOURS = {Condition.INTACT: "green", Condition.UNVERIFIED: "yellow", Condition.DAMAGED: "red"}
 UNBOUNDED = 10_000  # columns
 
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
             print(json.dumps(facts))
     else:
         _print(found, everything=args.all)
-    return int(any(finding.state is State.DAMAGED for _, finding in found))
+    return int(any(finding.state is Condition.DAMAGED for _, finding in found))
 
 
 def _runs(store: Path) -> list[Path]:
@@ -63,13 +63,13 @@ def _print(found: Sequence[tuple[Path, Finding]], *, everything: bool) -> None:
     if not console.is_terminal:
         console.width = UNBOUNDED
     table = Table("run", "status", "files", "what is wrong", box=None, pad_edge=False)
-    counts: Counter[State] = Counter()
+    counts: Counter[Condition] = Counter()
     for folder, finding in found:
         counts[finding.state] += 1
-        if everything or finding.state is not State.INTACT:
+        if everything or finding.state is not Condition.INTACT:
             word = f"[{COLOURS[finding.state]}]{finding.state}[/]"
             table.add_row(escape(folder.name), status_in(folder), word, escape(finding.reason))
     if table.rows:
         console.print(table)
-    said = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
+    said = ", ".join(f"{counts[state]} {state}" for state in Condition if counts[state])
     console.print(f"{len(found)} runs: {said}", markup=False)

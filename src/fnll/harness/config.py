@@ -20,9 +20,9 @@ from fnll.errors import UserError, nearest, require
 from fnll.harness.choices import CONFIG_NAME, GROUPS, config_dir, folders, options, plugin_dirs, plugin_packages
 from fnll.harness.hydra_versions import VERSION_BASE, register_plugins
 from fnll.harness.mistakes import MISTAKES, check_keys, explain
+from fnll.harness.paper_worlds import NONE, of_preset
 from fnll.harness.secrets import from_environment
 from fnll.harness.trust import require_trusted, require_trusted_hydra, used
-from fnll.harness.worlds import NONE, of_preset
 
 log = logging.getLogger(__name__)
 

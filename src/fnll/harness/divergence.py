@@ -20,7 +20,7 @@ HOPELESS = 1000  # times ln(classes), the loss of guessing
 NUMERICAL = (NotFiniteError, OverflowError, FloatingPointError)  # raised where such a number is met
 
 
-class Watched:
+class LastUpdates:
     """An executor that remembers the last updates, so that the cause of a failed round can be looked for in them."""
 
     def __init__(self, executor: Executor) -> None:

@@ -17,7 +17,7 @@ from fnll.executors.numerics import set_deterministic
 from fnll.federation import Executor, Snapshot, federate
 from fnll.harness.checkpoint import Checkpoints, Restored
 from fnll.harness.config import Request, store_of
-from fnll.harness.divergence import Watched, failed_over_numbers, hopeless_from
+from fnll.harness.divergence import LastUpdates, failed_over_numbers, hopeless_from
 from fnll.harness.folder import DeclinedError, RunFolder, StoreError
 from fnll.harness.identity import run_id, settings
 from fnll.harness.integrity import METRICS
@@ -143,7 +143,7 @@ def _train(
     restored = _restored(folder, checkpoints)
     for watcher in watchers:
         watcher.start(run, folder)
-    executor = Watched(executor_of(run))
+    executor = LastUpdates(executor_of(run))
     observer = Observer(run, folder, checkpoints, watchers, overlaps(run.cfg, spare_core))
     last = restored.snapshot if restored else None
     observer.resume(last, restored.notes if restored else None)
@@ -180,7 +180,7 @@ def _restored(folder: RunFolder, checkpoints: Checkpoints) -> Restored | None:
 
 
 def _do_rounds(
-    run: Run, executor: Watched, observer: Observer, last: Snapshot | None
+    run: Run, executor: LastUpdates, observer: Observer, last: Snapshot | None
 ) -> tuple[Snapshot | None, int | None]:
     """Every round that is left: the last good snapshot, and the step at which the run diverged, if it did."""
     try:

@@ -25,7 +25,7 @@ from fnll.harness.integrity import (
     METRICS,
     NOTHING,
     RECORDS,
-    State,
+    Condition,
     Written,
     disagreement,
     examine,
@@ -98,7 +98,7 @@ class RunFolder:
                 "have it written anew"
             ) from None
         finding = examine(self.path)
-        if finding.state is State.DAMAGED:
+        if finding.state is Condition.DAMAGED:
             raise DamagedError(
                 f"run {self.run_id} is finished, but its folder was changed since: {finding.reason}. Put back what was "
                 f"there, or delete {self.path / SUMMARY} and type the command again: what is whole is kept, the rest "

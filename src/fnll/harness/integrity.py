@@ -29,7 +29,7 @@ BLOB = re.compile(r"[0-9a-f]{32}\.safetensors")
 ENDLESS = 1 << 50  # bytes: weights may be large
 
 
-class State(StrEnum):
+class Condition(StrEnum):
     """What is known about a run folder's content."""
 
     INTACT = "intact"
@@ -41,7 +41,7 @@ class State(StrEnum):
 class Finding:
     """What is known about a run folder's content, and what is wrong with it."""
 
-    state: State
+    state: Condition
     reason: str = ""
 
 
@@ -87,7 +87,7 @@ def examine(folder: Path, *, thorough: bool = False) -> Finding:
             return _finished(folder, thorough)
         return _unfinished(folder, thorough)
     except (OSError, ValueError) as error:
-        return Finding(State.DAMAGED, in_words(error))
+        return Finding(Condition.DAMAGED, in_words(error))
 
 
 def in_words(error: Exception) -> str:
@@ -102,14 +102,14 @@ def _finished(folder: Path, thorough: bool) -> Finding:
     summary = json_object(folder / SUMMARY)
     if CHECKSUM not in summary:
         if (folder / MANIFEST).exists() and format_of(json_object(folder / MANIFEST)) >= FORMAT:
-            return Finding(State.DAMAGED, f"{SUMMARY} has lost its checksum")
-        return Finding(State.UNVERIFIED, "its folder is of an older format, which has no hashes")
+            return Finding(Condition.DAMAGED, f"{SUMMARY} has lost its checksum")
+        return Finding(Condition.UNVERIFIED, "its folder is of an older format, which has no hashes")
     if summary[CHECKSUM] != checksum(summary):
-        return Finding(State.DAMAGED, f"{SUMMARY} is not what the run wrote")
+        return Finding(Condition.DAMAGED, f"{SUMMARY} is not what the run wrote")
     sealed = _written_of(summary.get(FILES))
     wrong = list(differing(folder, {k: v for k, v in sealed.items() if thorough or k != WEIGHTS}))
     wrong += [f"{name} was not there when the run ended" for name in SEALED if _added(folder, name, sealed)]
-    return Finding(State.DAMAGED, "; ".join(wrong)) if wrong else Finding(State.INTACT)
+    return Finding(Condition.DAMAGED, "; ".join(wrong)) if wrong else Finding(Condition.INTACT)
 
 
 def _added(folder: Path, name: str, sealed: Mapping[str, Written]) -> bool:
@@ -133,13 +133,13 @@ def _unfinished(folder: Path, thorough: bool) -> Finding:
     manifest = json_object(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
     snapshots = sorted((folder / "checkpoint").glob(SNAPSHOTS), reverse=True)
     if not snapshots or format_of(manifest) < FORMAT:
-        return Finding(State.UNVERIFIED, "it has no checkpoint with hashes")
+        return Finding(Condition.UNVERIFIED, "it has no checkpoint with hashes")
     body = snapshot_body(snapshots[0])
     if reason := disagreement(folder, records_of(body)):
-        return Finding(State.DAMAGED, reason)
+        return Finding(Condition.DAMAGED, reason)
     for name in body["files"] if thorough else ():
         blob(folder / "checkpoint" / "blobs", name)
-    return Finding(State.INTACT)
+    return Finding(Condition.INTACT)
 
 
 def disagreement(folder: Path, records: Mapping[str, Written]) -> str | None:

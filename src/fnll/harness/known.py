@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 from fnll import NUMBERS
 from fnll.harness.config import Request, store_of
 from fnll.harness.identity import VERSIONED, settings, source_digest, targets
-from fnll.harness.integrity import MANIFEST, State, examine
+from fnll.harness.integrity import MANIFEST, Condition, examine
 from fnll.harness.status import SUMMARY
 from fnll.system.files import PLAIN, own_folder, read_json, write_atomic, write_json
 from fnll.system.marks import Mark
@@ -60,7 +60,7 @@ def recall(store: Path, key: str) -> dict[str, Any] | None:
             return None
         asked, manifest, summary = (read_json(store / run_id / name) for name in (ASKED, MANIFEST, SUMMARY))
         same = asked["run_id"] == manifest["run_id"] == summary["run_id"] == run_id and manifest["numbers"] == NUMBERS
-        whole = examine(store / run_id).state is State.INTACT
+        whole = examine(store / run_id).state is Condition.INTACT
         return dict(summary) if same and whole and key in asked["keys"] else None
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -20,7 +20,7 @@ from fnll.errors import UserError, require
 from fnll.harness.choices import GROUPS, config_dir, folders, inherited, options
 from fnll.harness.config import Request, compose
 from fnll.harness.identity import settings
-from fnll.harness.worlds import NONE, compared
+from fnll.harness.paper_worlds import NONE, compared
 
 FREE = (
     "seed",

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fnll.errors import UserError, nearest
 from fnll.harness.choices import CONFIG_NAME, GROUPS, config_dir, folders, inherited, options
 from fnll.harness.groups import check_groups
-from fnll.harness.worlds import worlds
+from fnll.harness.paper_worlds import worlds
 
 MISTAKES = (HydraException, OmegaConfBaseException, yaml.YAMLError)  # what a wrong word or file makes Hydra raise
 INTERNALS = ("full_key:", "object_type=", "reference_type=", "See https://")  # of OmegaConf's messages

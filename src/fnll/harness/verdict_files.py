@@ -11,7 +11,7 @@ import pandas as pd
 from fnll.harness.integrity import CLIENTS, SAMPLES
 from fnll.harness.prepare import Run
 from fnll.harness.verdicts import Verdict, clients_table, doubt, samples_table
-from fnll.scenario.datasets.rows import guarded, read_frame, unguarded
+from fnll.scenario.datasets.own_rows import guarded, read_frame, unguarded
 from fnll.system.files import write_atomic
 
 log = logging.getLogger(__name__)

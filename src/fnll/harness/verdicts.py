@@ -18,7 +18,7 @@ from fnll.harness.confident import answers, confident, cross_validated
 from fnll.harness.detectors import CALLED_NOISY, correction_scores, harm, in_words
 from fnll.harness.prepare import Run
 from fnll.harness.tally import Tally, labels_now
-from fnll.scenario.datasets.rows import guarded
+from fnll.scenario.datasets.own_rows import guarded
 from fnll.scenario.scenario import UNKNOWN
 
 METHOD = "the method"

@@ -18,7 +18,7 @@ ALL_POINTS = 40_000  # points of one quantity over all curves, which bounds the 
 NONE = -1  # no array
 
 
-class Shared:
+class SharedArrays:
     """Arrays, each stored once: rounds and costs are the same for most runs."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def curves(store: Store, metrics: Sequence[str], rows: Sequence[str]) -> dict[st
     known = [key for key in map(str, store.metrics) if group_of(key).diagnostic and key not in metrics]
     lines = _lines(store, [*axes, *metrics, *known])
     most = max(20, min(POINTS, ALL_POINTS // max(1, len(store.runs))))
-    shared = Shared()
+    shared = SharedArrays()
     finished = store.runs[store.runs["status"] == Status.FINISHED]
     bands: dict[str, dict[str, Any]] = {}
     cells = {label: i for i, label in enumerate(store.cell_labels)}
@@ -82,7 +82,7 @@ def _lines(store: Store, keys: Sequence[str]) -> Mapping[str, Line]:
     return {str(run): Line(dict(zip(keys, table[rows].T, strict=True))) for run, rows in groups.items()}
 
 
-def _band(lines: Sequence[Line], key: str, axes: Sequence[str], shared: Shared, most: int) -> list[Any] | None:
+def _band(lines: Sequence[Line], key: str, axes: Sequence[str], shared: SharedArrays, most: int) -> list[Any] | None:
     """[array of x for each axis, mean, low, high] over the rounds that all runs cover; nothing where none does.
 
     Runs of one method are evaluated after the same rounds, so nothing is interpolated, but for diagnostics that come
@@ -108,7 +108,9 @@ def _band(lines: Sequence[Line], key: str, axes: Sequence[str], shared: Shared, 
     return [[shared.add(x, axis) for x, axis in zip(x_of, axes, strict=True)], shared.add(mean, key), *drawn]
 
 
-def _own(line: Line, metrics: Sequence[str], axes: Sequence[str], shared: Shared, most: int) -> dict[str, list[Any]]:
+def _own(
+    line: Line, metrics: Sequence[str], axes: Sequence[str], shared: SharedArrays, most: int
+) -> dict[str, list[Any]]:
     """By metric: [array of x for each axis, values] of one run."""
     rows = _thin(np.arange(len(line.columns[STEP])), most)
     xs = [shared.add(line.columns[axis][rows], axis) for axis in axes]

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fnll.harness.folder import in_new_words
-from fnll.harness.integrity import CONFIG, FORMAT, MANIFEST, METRICS, State, examine, format_of, in_words
+from fnll.harness.integrity import CONFIG, FORMAT, MANIFEST, METRICS, Condition, examine, format_of, in_words
 from fnll.harness.status import MARKS, SUMMARY, Status, mark_in, status_in, warnings_in
 from fnll.report.claims import Facts, Settings, Sums, require_row
 from fnll.system.foreign import ForeignError, json_object, json_of, text, yaml_mapping
@@ -67,9 +67,9 @@ def _read(path: Path) -> StoredRun:
         reason += f"; it cannot be resumed here (its folder has format {found}, not {FORMAT})"
     command = str(manifest.get("command") or _json(path / MARKS[Status.FAILED]).get("command") or "")
     finding = examine(path)
-    if finding.state is State.DAMAGED:
+    if finding.state is Condition.DAMAGED:
         status, reason = Status.DAMAGED, finding.reason
-    verified = finding.state is State.INTACT
+    verified = finding.state is Condition.INTACT
     files = (flatten(_by_name(config)), choices, manifest, summary, steps)
     return StoredRun(path, status, reason, command, *files, verified, tuple(warnings_in(path)))
 

@@ -10,7 +10,7 @@ from fnll.harness.metrics import metric_of
 from fnll.report.analysis import Analysis
 from fnll.report.cells import show
 from fnll.report.identical import twin_notes
-from fnll.report.notices import warning_notes
+from fnll.report.run_warnings import warning_notes
 from fnll.report.stats import FEWEST
 from fnll.report.store import Store
 

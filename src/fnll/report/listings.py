@@ -13,7 +13,7 @@ from fnll.report.analysis import Analysis
 from fnll.report.blocks import smallest_p
 from fnll.report.common import caption
 from fnll.report.footnotes import caveats, metric_label, noise_levels, noise_note
-from fnll.report.notices import warning_notes
+from fnll.report.run_warnings import warning_notes
 from fnll.report.store import Store
 from fnll.report.table import Entry, Row, Table, listing, number, texts
 

@@ -14,7 +14,7 @@ from fnll.harness.integrity import CLIENTS
 from fnll.harness.status import Status
 from fnll.report.store import Store
 from fnll.report.table import Table, listing, texts
-from fnll.scenario.datasets.rows import guarded, unguarded
+from fnll.scenario.datasets.own_rows import guarded, unguarded
 from fnll.system.foreign import text
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ Answer = list[Update] | Exception
 
 
 @dataclass(eq=False)
-class Member:
+class RunAbreast:
     """One of the runs."""
 
     send: Send
@@ -57,14 +57,14 @@ class Abreast:
 
     def __init__(self) -> None:
         self.stacker = Stacker()
-        self._members: dict[Member, Suspended[Outcome]] = {}
+        self._members: dict[RunAbreast, Suspended[Outcome]] = {}
 
     def __len__(self) -> int:
         return len(self._members)
 
     def add(self, job: PlannedRun, send: Send) -> None:
         """Let a run join, and go to where it first asks for its clients' work."""
-        member = Member(send)
+        member = RunAbreast(send)
 
         def body(inquiry: Inquiry) -> Outcome:
             return perform(job, send, spare_core=False, executor_of=lambda run: member.executor(run, inquiry))
@@ -86,14 +86,14 @@ class Abreast:
             run.close()
         self._members = {}
 
-    def _advance(self, member: Member, answer: Answer | None) -> None:
+    def _advance(self, member: RunAbreast, answer: Answer | None) -> None:
         run = self._members[member]
         member.calls = run.advance(answer)
         if member.calls is None:
             del self._members[member]
             member.send(Ended(run.result))
 
-    def _answers(self, members: Sequence[Member]) -> dict[Member, Answer]:
+    def _answers(self, members: Sequence[RunAbreast]) -> dict[RunAbreast, Answer]:
         """What each is told; where something fails, each is answered by itself, so that only its own failure is."""
         try:
             return dict(self._together(members))
@@ -102,9 +102,9 @@ class Abreast:
                 return {members[0]: error}
         return {one: answer for member in members for one, answer in self._answers([member]).items()}
 
-    def _together(self, members: Sequence[Member]) -> dict[Member, list[Update]]:
+    def _together(self, members: Sequence[RunAbreast]) -> dict[RunAbreast, list[Update]]:
         asked = [(member, call) for member in members for call in member.calls or ()]
-        answers: dict[Member, list[Update]] = {member: [] for member in members}
+        answers: dict[RunAbreast, list[Update]] = {member: [] for member in members}
         size = max((member.chunk for member in members), default=1)
         for start in range(0, len(asked), size):
             part = asked[start : start + size]

@@ -47,7 +47,7 @@ class Course:
         return (now - self.since) * (1 - self.share) / self.news if self.news else None
 
 
-class Tally:
+class SweepProgress:
     """How far a sweep is. Runs that were finished before count as done, but not as work."""
 
     def __init__(self, total: int, clock: Callable[[], float] = time.monotonic, expected: float | None = None) -> None:
@@ -102,7 +102,7 @@ class Plain:
         expected: float | None = None,
     ) -> None:
         self.console, self.clock = console, clock
-        self.tally = Tally(total, clock, expected)
+        self.tally = SweepProgress(total, clock, expected)
         self.spoken = clock()
         self.warned: set[str] = set()
 

@@ -30,7 +30,7 @@ from fnll.harness.label import flattened
 from fnll.harness.mistakes import explain
 from fnll.harness.trust import allowed
 from fnll.sweep import for_methods
-from fnll.sweep.tables import PAPER, asked_size, is_table, selected, smaller
+from fnll.sweep.paper_tables import PAPER, asked_size, is_table, selected, smaller
 
 MOST = 100_000  # runs of one sweep
 CELLS = "cells"

@@ -16,7 +16,7 @@ from fnll.bench.measure import Stopwatch, take_turns
 from fnll.bench.memory import _slope
 from fnll.bench.phases import PHASES
 from fnll.bench.probe import distinct_bytes
-from fnll.bench.result import Claim, Result, Timing, faster
+from fnll.bench.result import Claim, SuiteResult, Timing, faster
 from fnll.bench.subjects import clients_of, first_calls, local_of, run_of, trained
 from fnll.cli import main
 from fnll.executors import Serial
@@ -170,7 +170,7 @@ def test_the_clock_leaves_the_library_as_it_was():
 )
 def test_suites_end_with_ratios(suite, words):
     result = SUITES[suite](words, repeat=1)
-    assert isinstance(result, Result)
+    assert isinstance(result, SuiteResult)
     assert result.timings
     assert all(claim.value > 0 for claim in result.claims)
     assert any(claim.holds is not None for claim in result.claims)

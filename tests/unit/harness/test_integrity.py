@@ -8,15 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny import TINY, PowerCut, PowerCutError
 
 from fnll.cli.verify import main as verify
 from fnll.errors import UserError
 from fnll.harness.config import compose
 from fnll.harness.execute import execute
-from fnll.harness.integrity import State, examine
+from fnll.harness.integrity import Condition, examine
 from fnll.harness.prepare import prepare
 from fnll.report import load
+from tiny import TINY, PowerCut, PowerCutError
 
 WORLD = [*TINY, "rounds=4", "eval.overlap=false", "checkpoint_seconds=0"]
 
@@ -77,7 +77,7 @@ FILES = ["metrics.jsonl", "diagnostics.jsonl", "config.yaml", "manifest.json"]
 
 def test_what_a_run_wrote_is_intact(made):
     for name in ("whole", "cut"):
-        assert examine(next((made / name).iterdir()), thorough=True).state is State.INTACT
+        assert examine(next((made / name).iterdir()), thorough=True).state is Condition.INTACT
         assert verify([str(made / name)]) == 0
 
 
@@ -92,9 +92,9 @@ def test_a_finished_run_that_was_changed_is_damaged(made, tmp_path, name, change
         return  # then it is not finished
     finding = examine(run, thorough=True)
     if name == "summary.json" and change in (extend, truncate):
-        assert finding.state is State.INTACT, "white space"
+        assert finding.state is Condition.INTACT, "white space"
         return
-    assert finding.state is State.DAMAGED
+    assert finding.state is Condition.DAMAGED
     assert name in finding.reason
     assert verify([str(tmp_path / "whole")]) == 1
     assert name in capsys.readouterr().out
@@ -109,13 +109,13 @@ def test_a_changed_record_is_noticed_on_resume(made, tmp_path, name, change, cap
     run = copied(made, tmp_path, "cut")
     change(run / name)
     if change is not truncate:  # the last bytes may lie behind the checkpoint
-        assert examine(run).state is State.DAMAGED
+        assert examine(run).state is Condition.DAMAGED
     summary = execute(prepared(tmp_path / "cut"))
     if change is not truncate:
         assert f"{name} " in caplog.text
     whole = json.loads((next((made / "whole").iterdir()) / "summary.json").read_text())
     assert summary["test/accuracy"] == whole["test/accuracy"]
-    assert examine(run, thorough=True).state is State.INTACT
+    assert examine(run, thorough=True).state is Condition.INTACT
 
 
 def test_the_report_shows_it_as_damaged_and_the_others_as_they_are(made, tmp_path):
@@ -138,10 +138,10 @@ def test_an_older_format_is_unverified_not_damaged(made, tmp_path):
     for key in ("files", "checksum"):
         del summary[key]
     (run / "summary.json").write_text(json.dumps(summary))
-    assert examine(run).state is State.DAMAGED, "a run of this format has a checksum"
+    assert examine(run).state is Condition.DAMAGED, "a run of this format has a checksum"
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
-    assert examine(run, thorough=True).state is State.UNVERIFIED
+    assert examine(run, thorough=True).state is Condition.UNVERIFIED
     assert verify([str(tmp_path / "whole")]) == 0
     store = load(tmp_path / "whole")
     assert store.runs["status"].tolist() == ["finished"]
@@ -160,7 +160,9 @@ def test_what_is_no_file_is_damage_and_nobody_waits_for_it(made, tmp_path, name,
     else:
         path.symlink_to("/dev/zero" if kind == "device" else path)
     finding = examine(path.parent)
-    assert finding.state is (State.INTACT if (name, kind) == ("summary.json", "loop") else State.DAMAGED), finding
+    assert finding.state is (Condition.INTACT if (name, kind) == ("summary.json", "loop") else Condition.DAMAGED), (
+        finding
+    )
 
 
 def test_no_store_is_said():

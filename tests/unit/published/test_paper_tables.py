@@ -22,7 +22,7 @@ from fnll.harness.config import compose
 from fnll.harness.label import flattened, labelled
 from fnll.published import table, tables
 from fnll.sweep.grid import PlannedRun, expand
-from fnll.sweep.tables import smaller
+from fnll.sweep.paper_tables import smaller
 
 RECORDS = {
     path.stem: yaml.safe_load(path.read_text()) for path in (Path(__file__).parents[2] / "records").glob("*.yaml")

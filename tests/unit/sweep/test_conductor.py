@@ -13,7 +13,7 @@ from rich.console import Console
 from fnll.errors import UserError
 from fnll.harness.status import Status
 from fnll.sweep.conductor import Conductor
-from fnll.sweep.display import HEARTBEAT, Plain, Tally, Terminal, duration, summarise
+from fnll.sweep.display import HEARTBEAT, Plain, SweepProgress, Terminal, duration, summarise
 from fnll.sweep.events import Begun, Ended, Ending, Evaluated, Event, Lost, Outcome, Said
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.machine import cores_of, room_for
@@ -107,7 +107,7 @@ def test_a_store_that_cannot_be_written_ends_the_sweep_with_one_message() -> Non
 
 def test_time_left_counts_only_work_of_this_sweep() -> None:
     clock = Clock()
-    tally = Tally(4, clock)
+    tally = SweepProgress(4, clock)
     tally.settle(A, Outcome(Ending.KNOWN))
     assert tally.left() is None
     tally.show(B, Begun("runs/b", 10, 20))  # resumed half-way

@@ -3,7 +3,7 @@
 import pytest
 
 from fnll.sweep import hours
-from fnll.sweep.display import Tally
+from fnll.sweep.display import SweepProgress
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.hours import Speeds, kind_of
 from tiny import TINY
@@ -53,6 +53,6 @@ def test_a_measurement_is_short_and_leaves_nothing(tmp_path, executor):
 
 def test_a_sweep_counts_down_from_what_was_measured():
     now = [0.0]
-    tally = Tally(4, lambda: now[0], expected=100.0)
+    tally = SweepProgress(4, lambda: now[0], expected=100.0)
     assert tally.left() == 100
-    assert Tally(4, lambda: now[0]).left() is None
+    assert SweepProgress(4, lambda: now[0]).left() is None

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from fnll.scenario.datasets.cifar_n import cifar10n, cifar100n
     from fnll.scenario.datasets.clothing import clothing1m
     from fnll.scenario.datasets.embedded import digits, synthetic
-    from fnll.scenario.datasets.folder import image_folder
     from fnll.scenario.datasets.idx import fashion_mnist, mnist, mnist32
+    from fnll.scenario.datasets.image_tree import image_folder
     from fnll.scenario.datasets.medical import ich, isic2019
     from fnll.scenario.datasets.own_table import table
     from fnll.scenario.datasets.web import webvision_mini
@@ -40,7 +40,7 @@ _HOMES = {
     "cifar_n": ("cifar10n", "cifar100n"),
     "clothing": ("clothing1m",),
     "embedded": ("digits", "synthetic"),
-    "folder": ("image_folder",),
+    "image_tree": ("image_folder",),
     "idx": ("mnist", "mnist32", "fashion_mnist"),
     "medical": ("isic2019", "ich"),
     "own_table": ("table",),

@@ -17,7 +17,7 @@ from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, Images, Ran
 from fnll.scenario.datasets.contents import content_of
 from fnll.scenario.datasets.decoding import Decoder, kept
 from fnll.scenario.datasets.download import ELSEWHERE, obtain
-from fnll.scenario.datasets.folder import LAYOUT, tree
+from fnll.scenario.datasets.image_tree import LAYOUT, tree
 from fnll.scenario.datasets.options import Options, Root, Shared
 from fnll.scenario.datasets.sources import Folder, source_at
 from fnll.scenario.noise.label_maps import CIFAR10, SUPER_CLASSES

@@ -11,10 +11,10 @@ from torch import Tensor
 from fnll.errors import UserError
 from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, RandomCrop, Transform
 from fnll.scenario.datasets.decoding import Decoder
+from fnll.scenario.datasets.label_lists import labelled, lines
 from fnll.scenario.datasets.options import Options, Root, Shared
 from fnll.scenario.datasets.sources import Folder
 from fnll.scenario.datasets.streaming import store
-from fnll.scenario.datasets.tables import labelled, lines
 from fnll.scenario.scenario import Dataset
 from fnll.settings import checked
 

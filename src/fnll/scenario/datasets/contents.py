@@ -55,7 +55,7 @@ def combined(names: Sequence[str], digests: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Watched:
+class Noted:
     """A source that notes what was read from it, so that pixels are never kept under another content's hash."""
 
     source: Source

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fnll.errors import UserError
 from fnll.images import InMemory, content_digest
-from fnll.scenario.datasets.contents import Watched, content_of
+from fnll.scenario.datasets.contents import Noted, content_of
 from fnll.scenario.datasets.sources import Source
 from fnll.system.cache import cached
 from fnll.system.files import new_array, write_atomic
@@ -134,7 +134,7 @@ def kept_of(
     content = content_of(source, names)
 
     def watched(folder: Path) -> None:
-        files = Watched(source)
+        files = Noted(source)
         build(folder, files)
         files.require(names, content)
 

@@ -11,10 +11,10 @@ from pydantic import Field
 from fnll.errors import UserError
 from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, RandomAffine, Transform
 from fnll.scenario.datasets.decoding import Decoder
+from fnll.scenario.datasets.label_lists import one_hot
 from fnll.scenario.datasets.options import Options, Root, Shared, stratified
 from fnll.scenario.datasets.sources import Folder
 from fnll.scenario.datasets.streaming import store
-from fnll.scenario.datasets.tables import one_hot
 from fnll.scenario.scenario import Dataset
 from fnll.settings import checked
 

@@ -15,7 +15,7 @@ from fnll.images import Augmentation, HorizontalFlip, Images, InMemory, RandomCr
 from fnll.scenario.datasets.decoding import Decoder, UnequalError, decoded
 from fnll.scenario.datasets.options import HeldOut, Options, Padding, Shared, Size, Spread
 from fnll.scenario.datasets.own import Held, Own, federation
-from fnll.scenario.datasets.rows import Rows, read_rows
+from fnll.scenario.datasets.own_rows import Rows, read_rows
 from fnll.scenario.datasets.sources import Source, source_at
 from fnll.scenario.scenario import Dataset
 from fnll.settings import checked

@@ -10,10 +10,10 @@ from pydantic import Field
 from fnll.errors import UserError, require
 from fnll.images import IMAGENET_MEAN, IMAGENET_STD, HorizontalFlip, RandomResizedCrop, Transform
 from fnll.scenario.datasets.decoding import Decoder
+from fnll.scenario.datasets.label_lists import labelled
 from fnll.scenario.datasets.options import Options, Root, Shared
 from fnll.scenario.datasets.sources import Folder
 from fnll.scenario.datasets.streaming import store
-from fnll.scenario.datasets.tables import labelled
 from fnll.scenario.scenario import Dataset
 from fnll.settings import checked
 

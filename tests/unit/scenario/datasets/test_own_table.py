@@ -20,7 +20,7 @@ from fnll.errors import UserError
 from fnll.scenario import build
 from fnll.scenario.card import card
 from fnll.scenario.datasets import image_folder, table
-from fnll.scenario.datasets.rows import guarded, unguarded
+from fnll.scenario.datasets.own_rows import guarded, unguarded
 from fnll.scenario.file import load as file_load
 from fnll.scenario.file import save
 from fnll.scenario.noise.models import Native

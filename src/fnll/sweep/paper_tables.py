@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from fnll.errors import UserError, require
 from fnll.harness.choices import folders
 from fnll.harness.label import OFFICIAL
-from fnll.harness.worlds import NONE, worlds
+from fnll.harness.paper_worlds import NONE, worlds
 
 METHOD, PAPER, SIZE = "method", "paper", "size"
 MINI = "mini"

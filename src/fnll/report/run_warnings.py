@@ -13,7 +13,7 @@ FEW = 3  # columns that a note names
 
 
 @dataclass
-class Group:
+class NoticeGroup:
     """One thing that runs warned of."""
 
     texts: dict[str, None] = field(default_factory=dict)
@@ -23,11 +23,11 @@ class Group:
 
 def warning_notes(store: Store) -> list[str]:
     """Every warning once: those about scenarios first, with their columns; then those of methods, with their runs."""
-    groups: dict[tuple[str, str], Group] = {}
+    groups: dict[tuple[str, str], NoticeGroup] = {}
     for run_id, method, cell, warnings in store.runs[["run_id", "method", "cell", "warnings"]].itertuples(index=False):
         for logger, text, about in warnings:
             who = "" if logger == SCENARIO or logger.startswith(f"{SCENARIO}.") else method
-            group = groups.setdefault((who, about or text), Group())
+            group = groups.setdefault((who, about or text), NoticeGroup())
             group.texts[text] = None
             group.runs.add(run_id)
             group.cells[cell] = None
@@ -45,7 +45,7 @@ def warning_notes(store: Store) -> list[str]:
     return scenarios + methods
 
 
-def _text(about: str, group: Group) -> str:
+def _text(about: str, group: NoticeGroup) -> str:
     """The warning itself where all runs say the same, else what they have in common."""
     return (next(iter(group.texts)) if len(group.texts) == 1 else about).rstrip(".")
 
