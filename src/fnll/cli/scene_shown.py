@@ -21,7 +21,7 @@ from fnll.harness.declared import check_parts, check_settings
 from fnll.harness.prepare import made, scenario_of, with_given_clients
 from fnll.harness.provenance import described, made_with
 from fnll.scenario.card import Card, card
-from fnll.scenario.datasets.rows import guarded
+from fnll.scenario.datasets.own_rows import guarded
 from fnll.scenario.file import save
 from fnll.scenario.scenario import Dataset
 from fnll.system.files import inside, make_folder, write_file

@@ -9,7 +9,7 @@ import pytest
 from fnll.cli.report import add_arguments
 from fnll.errors import UserError
 from fnll.report import analyse, load, main_table
-from fnll.report.bands import Shared, curves, shown
+from fnll.report.bands import SharedArrays, curves, shown
 from fnll.report.command import main, parse_targets
 from fnll.report.html import Picture, page, provenance
 from fnll.report.payload import payload
@@ -108,7 +108,7 @@ def test_numbers_are_as_tables_print_them_and_never_nan():
 
 
 def test_equal_arrays_are_stored_once():
-    shared = Shared()
+    shared = SharedArrays()
     found = [shared.add(values, "test/accuracy") for values in ([0.1, 0.2], [0.3], [0.1, 0.2])]
     assert found == [0, 1, 0]
 
