@@ -81,15 +81,15 @@ class Checkpoints:
         write_atomic(self.folder / name, json.dumps({"checksum": digest(text.encode()), "body": text}))
         self._prune()
 
-    def load(self, disagreement: Callable[[Mapping[str, Written]], str | None] = lambda _: None) -> Restored | None:
-        """The newest snapshot that is whole, or None; `disagreement` says what is wrong with the records it knows."""
+    def load(self, objection: Callable[[Restored], str | None] = lambda _: None) -> Restored | None:
+        """The newest snapshot that is whole, or None; `objection` says why one that is whole does not fit the run."""
         for folder in (self.folder, self.blobs):  # now, not when the first rounds are trained and shall be saved
             refuse_link(folder)
         for path in self._snapshots():
             try:
                 restored = self._read(path)
-                if reason := disagreement(restored.records):
-                    log.warning("checkpoint %s does not fit the records (%s); trying an older one", path.name, reason)
+                if reason := objection(restored):
+                    log.warning("checkpoint %s does not fit the run (%s); trying an older one", path.name, reason)
                     continue
                 return restored
             except DAMAGE as error:
@@ -113,6 +113,8 @@ class Checkpoints:
         if not isinstance(state, State) or not all(isinstance(kept, Kept) for kept in clients.values()):
             raise ValueError("it holds no state")
         t, *totals = (_whole(number) for number in (body["t"], *body["totals"]))
+        if len(totals) != len(Totals._fields):
+            raise ValueError("it counts something else")
         notes = {name: reader.decode(value) for name, value in body.get("notes", [])}
         return Restored(Snapshot(t, state, clients, Totals(*totals)), records_of(body), notes)
 

@@ -15,12 +15,12 @@ import safetensors.torch
 from fnll.errors import UserError
 from fnll.executors.numerics import set_deterministic
 from fnll.federation import Executor, Snapshot, federate
-from fnll.harness.checkpoint import Checkpoints, Restored
+from fnll.harness.checkpoint import DAMAGE, Checkpoints, Restored
 from fnll.harness.config import Request, store_of
 from fnll.harness.divergence import LastUpdates, failed_over_numbers, hopeless_from
 from fnll.harness.folder import DeclinedError, RunFolder, StoreError
 from fnll.harness.identity import run_id, settings
-from fnll.harness.integrity import METRICS
+from fnll.harness.integrity import METRICS, in_words
 from fnll.harness.known import note
 from fnll.harness.label import not_compared
 from fnll.harness.making import declined
@@ -140,7 +140,7 @@ def _train(
 ) -> dict[str, Any]:
     set_deterministic("warn")
     checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
-    restored = _restored(folder, checkpoints)
+    restored = _restored(run, folder, checkpoints)
     for watcher in watchers:
         watcher.start(run, folder)
     executor = LastUpdates(executor_of(run))
@@ -170,13 +170,25 @@ def _train(
     return summary
 
 
-def _restored(folder: RunFolder, checkpoints: Checkpoints) -> Restored | None:
-    """What an earlier attempt left to go on from; the records are cut back to it."""
-    restored = checkpoints.load(folder.disagreement)
+def _restored(run: Run, folder: RunFolder, checkpoints: Checkpoints) -> Restored | None:
+    """What an earlier attempt left to continue from; the records are cut back to it."""
+    restored = checkpoints.load(lambda found: folder.disagreement(found.records) or _misfit(run, found.snapshot))
     if restored is None and (folder.path / METRICS).exists():
         log.warning("run %s was interrupted before a usable checkpoint; it starts over", folder.run_id)
     folder.cut(restored.records if restored else {})
     return restored
+
+
+def _misfit(run: Run, snapshot: Snapshot) -> str | None:
+    """Why a snapshot is none of this run, whatever its checksum says; None if the run can continue from it."""
+    clients = len(run.scenario.shards)
+    if odd := [k for k in snapshot.clients if not 0 <= k < clients]:
+        return f"it knows client {odd[0]}, and there are {clients}"
+    try:
+        run.method.model(snapshot.state)
+    except DAMAGE as error:
+        return f"its state is none of {run.request.name}: {in_words(error)}"
+    return None
 
 
 def _do_rounds(

@@ -147,6 +147,8 @@ def disagreement(folder: Path, records: Mapping[str, Written]) -> str | None:
     for name in RECORDS:
         length, known = records.get(name, NOTHING)
         found = file_digest(folder / name, length) if (folder / name).exists() else NOTHING
+        if name not in records and (folder / name).exists() and (folder / name).stat().st_size:
+            return f"it says nothing about {name}"
         if found[0] < length:
             return f"{name} has lost records: {found[0]} of {length} bytes are left"
         if found[1] != known:
