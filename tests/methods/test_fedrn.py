@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -471,6 +472,20 @@ def test_similarity_is_recorded_at_a_low_frequency(monkeypatch: pytest.MonkeyPat
     world = TinyWorld()
     rows = federate(made(world, warmup=1), Serial(world.scenario), world.public, budget=27, seed=0)
     assert [ledger.records.keys() >= {"similarity"} for _, ledger in rows] == [t in (1, 4, 7) for t in range(9)]
+
+
+def test_similarity_of_many_clients_is_recorded_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TinyWorld()
+
+    def recorded() -> np.ndarray:
+        rows = federate(made(world, warmup=1), Serial(world.scenario), world.public, budget=6, seed=0)
+        (matrix,) = [ledger.records["similarity"] for _, ledger in rows if "similarity" in ledger.records]
+        return np.asarray(matrix)
+
+    whole = recorded()
+    monkeypatch.setattr(fedrn, "ALIKE", 4)
+    assert whole.shape == (6, 6)
+    assert np.array_equal(recorded(), whole[:4, :4])
 
 
 @pytest.mark.parametrize("k", [0, 1, 2])
