@@ -42,7 +42,8 @@ def elections(run: Run) -> pd.DataFrame:
     assert isinstance(method, FedRN)
     assert truth.labels is not None
     folder = RunFolder(Path(run.cfg.runs_dir) / run.run_id)
-    restored = Checkpoints(folder.path / "checkpoint", folder.run_id).load(folder.disagreement)
+    checkpoints = Checkpoints(folder.path / "checkpoint", folder.run_id)
+    restored = checkpoints.load(lambda found: folder.disagreement(found.records))
     assert restored is not None
     state, t = restored.snapshot.state, restored.snapshot.t
     assert isinstance(state, NeighbourState)
