@@ -38,7 +38,7 @@ $(DEV): $(READY)
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## Compare the methods on noisy clients, with a table and a report (two to three minutes)
+demo: $(READY) ## Compare four methods in three papers' regimes, with a table and a report (about four minutes)
 	$(BIN)/fnll sweep experiment=demo runs_dir=$(RUNS)/demo --jobs $(JOBS) --report $(RUNS)/demo-report
 
 test: $(DEV) ## Run the tests (about ten minutes on two cores)

@@ -57,7 +57,7 @@ def test_the_sizes_of_the_grids_are_the_papers() -> None:
     def cells(name: str) -> int:
         return len({job.label for job in expand([f"experiment={name}"]).jobs})
 
-    assert len(expand(["experiment=demo"]).jobs) == 5 * 3 * 2
+    assert len(expand(["experiment=demo"]).jobs) == 4 * 3 * 2
     assert cells("rho_tau") == 7 + 1  # FedCorr, table 2, and no clean client
     assert cells("fedcorr_ablation") == 7  # FedCorr, table 6
     assert cells("ramp") == 3 * 4  # FedRN, table 2
@@ -66,6 +66,13 @@ def test_the_sizes_of_the_grids_are_the_papers() -> None:
     assert cells("h_idn") == 1 + 4 * 2  # FedNoRo, table 1
     assert cells("fednoro_detection") == 7 * 2  # FedNoRo, table 3
     assert cells("fednoro_ablation") == 5  # FedNoRo, table 4
+
+
+def test_the_demo_shows_each_method_in_its_papers_regime_for_the_same_budget() -> None:
+    jobs = expand(["experiment=demo", "seed=0"]).jobs
+    found = {compose(job.words).choices["noise"]: compose(job.words).cfg for job in jobs if job.method == "fedavg"}
+    assert set(found) == {"rho_tau", "ramp", "h_idn"}  # FedCorr's, FedRN's and FedNoRo's
+    assert {cfg.rounds * int(cfg.fraction * cfg.num_clients) for cfg in found.values()} == {400}
 
 
 @pytest.mark.parametrize("name", ["demo", "rho_tau", "h_idn"])
