@@ -13,11 +13,13 @@ JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 RUNS ?= runs
 MINUTES ?= 10
 ARGS ?=
+NEXT := $(addprefix tests/unit/,harness/test_hydra_versions.py harness/test_config.py harness/test_plugins.py \
+  harness/test_trust.py sweep/test_grid.py)
 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test test-all lint types format sweep report bench chaos fuzz docs clean
+.PHONY: help install dev demo test test-all test-hydra-next lint types format sweep report bench chaos fuzz docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -46,6 +48,11 @@ test: $(DEV) ## Run the tests (about ten minutes on two cores)
 
 test-all: $(DEV) ## Run all tests, the slow ones included
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=fnll --cov-report=term-missing:skip-covered $(ARGS)
+
+test-hydra-next: $(DEV) ## Compose configs with the candidate for the next Hydra, in a folder of its own
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --pre --no-deps --upgrade --target $(VENV)/hydra-next \
+	  'hydra-core>=1.4.0rc1' 'omegaconf>=2.4.1rc1'
+	PYTHONPATH=$(VENV)/hydra-next $(BIN)/python -m pytest $(NEXT) $(ARGS)
 
 lint: $(DEV) ## Check style
 	$(BIN)/ruff check .

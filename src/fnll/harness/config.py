@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 LONGEST = 255  # bytes of a name in a file system
 CHOICE = re.compile(r"[A-Za-z_~*]\S*|[\[('\"$].*[A-Za-z_].*")  # a name, several, or what is resolved to one
+NO_GRID = ("experiment", "none")  # a choice for Hydra's sake: 1.4 puts no null into the name of another choice
 RENAMED = {"executor=cohort": "executor=vectorised"}  # words of earlier versions that are still understood
 
 
@@ -137,7 +138,7 @@ def request_of(cfg: DictConfig, overrides: tuple[str, ...] | None = None, config
     hydra = cfg.hydra if "hydra" in cfg else HydraConfig.get()
     chosen = [(str(key), value) for key, value in hydra.runtime.choices.items() if value is not None]
     own = ("hydra/", "paper@", "experiment@")  # what nobody chose: it follows from other choices
-    choices = {key: str(value) for key, value in chosen if not key.startswith(own)}
+    choices = {key: str(value) for key, value in chosen if not key.startswith(own) and (key, value) != NO_GRID}
     if overrides is None:
         overrides = tuple(hydra.overrides.task)
     resolved = {str(key): _resolved(cfg[key]) for key in cfg if key != "hydra"}

@@ -30,7 +30,9 @@ def explain(error: Exception, config_dirs: Sequence[Path] = ()) -> UserError:
         place = f"{mark.name}, line {mark.line + 1}" if mark else "a config file"
         return UserError(f"{place} is not YAML: {error.problem}")
     if isinstance(error, OverrideParseException):
-        reason = re.sub(r"(^Error parsing override '.*'\n)|(\n*See https://.*)", "", text).strip()
+        reason = re.sub(
+            r"(^(Error when parsing index.*\n)?Error parsing override '.*'\n)|(\n*See https://.*)", "", text
+        ).strip()
         return UserError(
             f"cannot read {error.override!r} ({reason}); type SETTING=VALUE, quoted if it holds brackets or spaces"
         )
