@@ -21,7 +21,7 @@ from fnll.scenario.card import MIXTURE_SIZE
 CONFIDENT = "confident learning"  # the member that looks at FedAvg's out-of-sample predictions
 REFERENCE = "fedavg"
 CANDIDATES = (REFERENCE, "fedrn", "fedcorr", "fednoro")  # in the order of their importance
-COST = {REFERENCE: 1.0, "fedrn": 2.2, "fedcorr": 1.6, "fednoro": 1.2}  # of FedAvg's time, roughly
+COST = {REFERENCE: 1.0, "fedrn": 2.2, "fedcorr": 1.6, "fednoro": 1.2}  # of FedAvg's time: guesses, not measured
 OVER_CLIENTS = ("fedcorr", "fednoro")  # fit a mixture over clients
 LADDER = ((3, 40), (3, 25), (3, 15), (2, 15), (2, 10))  # folds and rounds, from thorough to quick
 START = 3.0  # seconds that a run takes beside training
