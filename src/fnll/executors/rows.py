@@ -86,6 +86,13 @@ def _filling(place: int, own: Tensor, other: Tensor) -> Tensor:
     return other
 
 
+def turned(row: Row, size: int) -> Row:
+    """A padded row whose views go on after `size` samples with other images, which also differ between the views."""
+    seen = enumerate(row.tensors[: row.views], start=1)
+    views = [torch.cat([view[:size], -i * view[size:].flip(-2)]) for i, view in seen]
+    return row._replace(tensors=[*views, *row.tensors[row.views :]])
+
+
 class Stack(NamedTuple):
     """Rows of one form, lane by lane: the tensors of a vectorised step, and how a batch is made of them."""
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from fnll.executors.lanes import Lane, attributes, equal, is_number
 from fnll.executors.layers import stacked_layers
 from fnll.executors.program import Programs, Step
-from fnll.executors.rows import Row, Stack, as_tensor, padded, rows_of, stack
+from fnll.executors.rows import Row, Stack, as_tensor, padded, rows_of, stack, turned
 from fnll.executors.stacked import Rows, chosen, stacked_optimizer
 from fnll.local import Classifier, Trained
 from fnll.weights import snapshot
@@ -29,7 +29,8 @@ from fnll.weights import snapshot
 BLOCK = 1 << 18  # trained numbers of the lanes in a block: more would not stay in the caches from step to step
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # lanes in a block; few, since each is traced apart
 ROUND = -1  # the place of the round among the leaves of a lane
-CLOSE = 1e-3  # how far a traced step, or one with padding, may be from the plain one, of the largest number in it
+TRACED = 1e-3  # how far a traced step may be from the plain one, of the largest number in it
+PADDED = 1e-5  # and one with padding, which only adds zeros
 
 
 class NotTogetherError(Exception):
@@ -51,7 +52,6 @@ class Habits:
     alone: dict[type, str] = field(default_factory=dict)  # modules that need a step of their own, and why
     strict: set[Hashable] = field(default_factory=set)  # kinds whose lanes must have equal numbers
     unpadded: set[Hashable] = field(default_factory=set)  # kinds whose losses count padding
-    padding: set[Hashable] = field(default_factory=set)  # kinds whose losses are known not to
     programs: Programs = field(default_factory=Programs)
     checked: set[Hashable] = field(default_factory=set)  # kinds of steps whose traced form was ever compared
     numbers: dict[Hashable, int] = field(default_factory=dict)  # long keys by short ones
@@ -104,6 +104,7 @@ class Block:
         self.kind = habits.number((lanes[0].key, self.constants.form))
         self.checked: set[Hashable] = set()  # forms of batches for which a traced step was compared in this training
         self.full: Row | None = None  # the longest row, which others are padded to
+        self.padding = False  # whether the loss was seen not to count it: in every training, as weights of terms change
         self.watched = False  # whether a loss was seen to leave its module alone: what the first step does, others do
 
     def train(self) -> list[Trained]:
@@ -123,9 +124,9 @@ class Block:
             full = self.full
             longer = [padded(row, full) for row in rows]
             short = next((k for k, row in enumerate(rows) if row is not longer[k]), None)
-            if short is not None and self.lanes[0].key not in self.habits.padding:
+            if short is not None and not self.padding:
                 self._check_padding(short, rows[short], longer[short])
-                self.habits.padding.add(self.lanes[0].key)
+                self.padding = True
             rows = longer
         strict = self.lanes[0].key in self.habits.strict
         by_form: dict[Hashable, list[int]] = defaultdict(list)
@@ -158,18 +159,22 @@ class Block:
             self.habits.checked.add(kind)
             self.checked.add(stacked.form)
             plain = step(*arguments)
-            if not _close(program(*arguments), plain):
+            if not _close(program(*arguments), plain, TRACED):
                 self.habits.programs.refuse(kind)
             return plain[1:]
         return program(*arguments)[1:]
 
     def _check_padding(self, k: int, row: Row, longer: Row) -> None:
-        """Compare a lane's loss and gradient with and without padding, in the first step and in a late one."""
+        """Compare a lane's loss and gradient without padding, with it, and with another one, which must change no bit.
+
+        In the first step and in a late one; in every training, since a method may raise the weight of a term that
+        counts padding from round to round, and start from 0.
+        """
         last = torch.tensor([k], device=self.params[0].device)
         late = [self.module.spec.epochs - 1.0, self.lanes[k].steps - 1.0]
         for times in (row.numbers[:2], late):
             found = []
-            for one in (row, longer):
+            for one in (row, longer, turned(longer, row.size)):
                 one = one._replace(numbers=[*map(int, times), *one.numbers[2:]])
                 stacked = stack([one], self.params[0].dtype)
                 arguments = [chosen(self.params, last), *self.constants.arguments(last), stacked.tensors]
@@ -179,7 +184,8 @@ class Block:
                     if one is row or not found:
                         raise
                     raise _PaddingCountsError from None
-            if not _close(*found):
+            without, filled, filled_otherwise = found
+            if not _close(filled, without, PADDED) or not all(map(torch.equal, filled, filled_otherwise)):
                 raise _PaddingCountsError
 
     def _plain(self, stacked: Stack) -> Step:
@@ -241,10 +247,10 @@ def _halves(lanes: int) -> list[int]:
     return [lanes] if lanes == 1 else [*_halves(math.ceil(lanes / 2)), lanes]
 
 
-def _close(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+def _close(left: Sequence[Tensor], right: Sequence[Tensor], share: float) -> bool:
     scale = max(float(value.abs().max()) for value in right)
     far = max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
-    return far <= CLOSE * scale or not scale < float("inf")
+    return far <= share * scale or not scale < float("inf")
 
 
 class Constants:

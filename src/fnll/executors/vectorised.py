@@ -29,12 +29,17 @@ from fnll.types import CPU, Call, Update
 log = logging.getLogger(__name__)
 
 
+def in_words(job: str, reason: str) -> str:
+    """The one line about a job that is not stacked."""
+    return f"executor=vectorised does job {job} one client at a time: {reason}"
+
+
 class Stacker:
     """Does jobs, of one run or of several, and stacks what they ask for. Remembers which losses take what."""
 
     def __init__(self) -> None:
         self.habits = Habits()
-        self.said: set[str] = set()
+        self.alone: dict[tuple[str, str], None] = {}  # jobs done one client at a time, and why, in order
 
     def done(self, jobs: list[Started]) -> None:
         """Bring all jobs to their ends, in place."""
@@ -77,9 +82,9 @@ class Stacker:
             jobs[i].resume(trained)
 
     def _say(self, call: Call, reason: str) -> None:
-        if call.name not in self.said:
-            self.said.add(call.name)
-            log.info("executor=vectorised does job %s one client at a time: %s", call.name, reason)
+        if (call.name, reason) not in self.alone:
+            self.alone[call.name, reason] = None
+            log.info(in_words(call.name, reason))
 
 
 @dataclass
@@ -102,7 +107,7 @@ class Vectorised:
     @property
     def said(self) -> set[str]:
         """Jobs that turned out to be done one client at a time."""
-        return self.stacker.said
+        return {job for job, _ in self.stacker.alone}
 
     def map(self, calls: Sequence[Call]) -> list[Update]:
         updates: list[Update] = []

@@ -14,12 +14,12 @@ import torch
 from fnll.executors.jobs import Started
 from fnll.executors.numerics import limit_threads
 from fnll.executors.suspended import Inquiry, Suspended
-from fnll.executors.vectorised import Stacker, Vectorised
+from fnll.executors.vectorised import Stacker, Vectorised, in_words
 from fnll.federation import Executor
 from fnll.harness.prepare import Run
 from fnll.harness.warned import Ears
 from fnll.scenario.scenario import Scenario
-from fnll.sweep.events import Ended, Outcome, Send
+from fnll.sweep.events import Ended, Outcome, Said, Send
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.perform import perform
 from fnll.types import CPU, Call, Update
@@ -109,7 +109,11 @@ class Abreast:
         for start in range(0, len(asked), size):
             part = asked[start : start + size]
             jobs = [member.started(call) for member, call in part]
+            known = len(self.stacker.alone)
             self.stacker.done(jobs)
+            for name, reason in list(self.stacker.alone)[known:]:
+                text = in_words(name, reason)
+                next(member for member, call in part if call.name == name).send(Said(text, text))
             for (member, _), job in zip(part, jobs, strict=True):
                 answers[member].append(job.update)
         return answers

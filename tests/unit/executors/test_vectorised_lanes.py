@@ -66,7 +66,6 @@ def test_ragged_lanes_share_every_step_and_no_row_is_copied(steps):
     assert longest == 6
     assert [lanes for lanes, _ in steps] == sorted((lanes for lanes, _ in steps), reverse=True)
     assert all(first_so_many for _, first_so_many in steps)
-    assert executor.stacker.habits.padding
     assert not executor.stacker.habits.unpadded
 
 
@@ -85,10 +84,20 @@ class Later(FedAvg):
         return super().loss(net, batch) + late * net(batch.x).square().mean()
 
 
-@pytest.mark.parametrize("kind", [Plainly, Later])
+class Ramped(FedAvg):
+    """The same, from the second round on, with a weight that grows."""
+
+    def module(self, client, weights):
+        return Classifier(self.net.load(weights), self.local, client.t, self.loss, ramp=client.t / 10)
+
+    def loss(self, net, batch, ramp):
+        return super().loss(net, batch) + ramp * net(batch.x).square().mean()
+
+
+@pytest.mark.parametrize("kind", [Plainly, Later, Ramped])
 def test_a_loss_that_counts_padding_steps_without_it(kind):
     world = TinyWorld("one_sample")
-    far, executor = compared(kind(**world.shared(6)), world)
+    far, executor = compared(kind(**world.shared(6)), world, rounds=3)
     assert far < 1e-5
     assert executor.stacker.habits.unpadded
     assert not executor.said

@@ -7,18 +7,21 @@ import pytest
 
 from fnll.errors import UserError
 from fnll.executors.together import Block
+from fnll.harness.choices import options
 from fnll.harness.status import warnings_in
 from fnll.methods.fedavg import FedAvg
 from fnll.sweep.abreast import Abreast
-from fnll.sweep.events import Begun, Ended, Ending, Evaluated
+from fnll.sweep.events import Begun, Ended, Ending, Evaluated, Said
 from fnll.sweep.grid import PlannedRun, alike_first
 from fnll.sweep.perform import perform
 
+METHODS = sorted(options("method"))
 WORLD = (
     "dataset=synthetic", "dataset.samples=90", "dataset.test_samples=30", "dataset.classes=3", "dataset.size=8",
     "model=mlp", "model.hidden=[6]", "num_clients=4", "fraction=0.5", "local.epochs=2", "rounds=3",
     "executor=vectorised", "partition=dirichlet",
 )  # fmt: skip
+LONGER = ("rounds=12", "local.epochs=3")  # so that every method leaves its warm-up, and steps are traced
 TOLERANCE = 1e-3  # of the test loss, which moves with every weight
 
 
@@ -93,6 +96,24 @@ def test_the_same_runs_in_another_order_and_company_agree(tmp_path):
     together(there[:2])
     together(there[2:])
     agree(losses(tmp_path / "a"), losses(tmp_path / "b"))
+
+
+def test_what_does_not_stack_is_said_once(tmp_path):
+    said, _ = together([planned(tmp_path, "rofl", seed) for seed in range(2)])
+    lines = [event.text for events in said.values() for event in events if isinstance(event, Said)]
+    (line,) = [text for text in lines if "one client at a time" in text]
+    assert line.startswith("executor=vectorised does job train one client at a time: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_agrees_with_itself_in_any_company(tmp_path, name):
+    """Alone, and among forty lanes: the tolerance that docs/speed.md states."""
+    for seed in range(2):
+        assert perform(planned(tmp_path / "alone", name, seed, *LONGER), lambda event: None).kind is Ending.FINISHED
+    company = [planned(tmp_path / "others", "fedavg", seed, *LONGER) for seed in range(8)]
+    together([*company, *(planned(tmp_path / "company", name, seed, *LONGER) for seed in range(2))])
+    agree(losses(tmp_path / "alone"), losses(tmp_path / "company"))
 
 
 def test_typed_twice_from_scratch_gives_the_same_bits(tmp_path):
