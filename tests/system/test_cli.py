@@ -22,29 +22,6 @@ def test_one_run_from_an_empty_directory(python_m_fnll, fnll, tmp_path):
     assert "finished already" in again.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["run", "method=fedpox"], "fedprox"),
-        (["run", "noise.rho=1.5"], "noise.rho must be in"),
-        (["run", "rounds=-1"], "rounds must be"),
-        (["run", "noise.rhoo=0.5"], "noise.rho"),
-        (["run", "model.width=0"], "model.width must be"),
-        (["run", "method=fedprox", "method.mu=-1"], "method.mu must be"),
-        (["check", "fedpox"], "fedprox"),
-        (["check", "missing/method.yaml"], "there is no file"),
-        (["rnu"], "did you mean run"),
-    ],
-)
-def test_mistakes_exit_with_2_and_no_traceback(fnll, tmp_path, words, hint):
-    done = fnll(*words)
-    assert done.returncode == 2
-    assert hint in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_mistake_in_a_new_interpreter(python_m_fnll):
     done = python_m_fnll("rnu")
     assert (done.returncode, done.stdout) == (2, "")
@@ -117,23 +94,6 @@ def test_two_config_dirs_with_one_name_are_refused_in_every_group(fnll, tmp_path
     done = fnll("run", "--config-dir", "mine", *TINY)
     assert done.returncode == 2
     assert "noise=none is defined twice" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [
-        ("method=null", "method needs a choice"),
-        ("method=fedavg,fedprox", "type `fnll sweep method=fedavg,fedprox`"),
-        ("rounds=${nosuch}", "'nosuch' not found"),
-        ("+roundz=3", "did you mean rounds"),
-        ("~rounds", "rounds has no value"),
-    ],
-)
-def test_what_hydra_would_answer_with_its_internals_is_one_line(word, hint, fnll):
-    done = fnll("run", word)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert hint in line
 
 
 @pytest.mark.parametrize(

@@ -173,11 +173,6 @@ def test_a_mistake_in_the_first_run_starts_nothing(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "runs").exists()
 
 
-def test_runs_need_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["sweep", "method=fedavg", "runs_dir=null"]) == 2
-    assert "runs_dir=runs" in capsys.readouterr().err
-
-
 def test_a_method_may_decline(tmp_path: Path, plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep(tmp_path / "runs", "method=fedavg,choosy", "--config-dir", str(plugin), "--allow", "sweep_methods")
     out = capsys.readouterr().out

@@ -233,29 +233,6 @@ def test_an_oracle_shows_where_it_comes_from(capsys):
     assert "0.0% of the labels are wrong" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["noise.rho=2"], "noise.rho must be in [0, 1], got 2"),
-        (["partiton=iid"], "there is no setting called 'partiton'; did you mean partition"),
-        (["num_clients=0"], "num_clients must be a whole number of at least 1"),
-        (["--clients", "0,20"], "--clients takes numbers from 0 to 19"),
-        (["--clients", "x"], "--clients takes numbers from 0 to 19"),
-        (["scenario=file"], "scenario.path has no value"),
-        (["scenario=file", "scenario.path=none.npz"], "scenario.path=none.npz does not exist"),
-        (["scenario.oracle=drop_noisy", "--save", "x.npz"], "save it with scenario.oracle=none"),
-        (["partition.per_client=3"], "partition=iid has no setting 'per_client'"),
-    ],
-)
-def test_a_mistake_is_one_message_and_exit_code_2(capsys, monkeypatch, tmp_path, words, message):
-    monkeypatch.chdir(tmp_path)
-    assert main(["scene", *words]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
 def test_out_that_is_a_file_is_a_message(capsys, tmp_path):
     path = tmp_path / "file"
     path.write_text("")

@@ -8,43 +8,6 @@ from fnll.errors import UserError
 from fnll.harness.config import compose
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("partition.per_client=3", r"partition=iid has no setting 'per_client'; .* shards, shards_official$"),
-        ("noise.annotator.width=4", r"noise=rho_tau has no setting 'annotator\.width'; .* h_idn, h_idn_official$"),
-        ("partition.per_clients=3", r"no setting called 'partition\.per_clients'; did you mean partition\.per_client"),
-        ("roundz=3", r"no setting called 'roundz'; did you mean rounds"),
-        ("noise=rho", r"there is no noise called 'rho'; did you mean"),
-    ],
-)
-def test_a_word_that_fits_nowhere_names_where_it_would(word, message):
-    with pytest.raises(UserError, match=message):
-        compose([word])
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["method="], "method needs a choice; leave it out, or type method=NAME with one of .*fedavg, "),
-        (["experiment=null"], "experiment needs a choice; leave it out"),
-        (["noise=null"], "noise needs a choice"),
-        (["~dataset"], "dataset needs a choice"),
-        (["method=../method/fedavg"], r"there is no method called .\.\./method/fedavg"),
-        (["foo"], r"cannot read 'foo' \(missing EQUAL at '<EOF>'\); type SETTING=VALUE"),
-        (["+roundz=3"], "there is no setting called 'roundz'; did you mean rounds"),
-        (["+eval.batchsize=3"], r"there is no setting called 'eval\.batchsize'; did you mean eval\.batch_size"),
-        (["+xyzzy=3"], "there is no setting called 'xyzzy'; `fnll run --cfg job` prints every setting$"),
-        (["~rounds"], r"rounds has no value; type rounds=\.\.\."),
-        (["~eval.overlap"], r"eval\.overlap has no value"),
-        (["rounds=${nosuch}"], "Interpolation key 'nosuch' not found"),
-    ],
-)
-def test_words_that_hydra_answers_with_its_internals(words, message):
-    with pytest.raises(UserError, match=message):
-        compose(words)
-
-
 def test_a_misspelt_setting_in_a_yaml_is_refused(tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nroundz: 3\n")

@@ -143,23 +143,6 @@ def test_shards_are_a_partition(n: int) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["fedavg"], "type SETTING=VALUE"),
-        (["seed=interval(0,1)"], "range"),
-        (["method=glob(zzz*)"], "gives no value; choose from: .*fedavg"),
-        (["sweep.launcher=local,ray"], "cannot be swept over"),
-        (["experiment=rho_ta"], "no experiment called 'rho_ta'; did you mean rho_tau"),
-        (["sweep.launch=ray"], "sweep.launcher"),
-        (["sweep.cells=3"], "sweep.cells is a list of mappings"),
-    ],
-)
-def test_mistakes_are_explained(words: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        expand(words)
-
-
 @pytest.mark.parametrize("part", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3"])
 def test_a_shard_that_is_none_is_refused(part: str) -> None:
     with pytest.raises(UserError, match="--shard"):
