@@ -34,6 +34,7 @@ from torch import Tensor
 from fnll import NUMBERS, __version__
 from fnll.errors import UserError
 from fnll.scenario.scenario import Dataset, Scenario, Shards, Truth
+from fnll.system import foreign
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +92,14 @@ def about(path: str | Path) -> dict[str, Any]:
 
 def _bytes(path: str | Path) -> bytes:
     try:
-        return Path(str(path)).expanduser().read_bytes()
+        return foreign.read(Path(str(path)).expanduser())
     except FileNotFoundError:
         raise UserError(
             f"scenario.path={path} does not exist (seen from {Path.cwd()}); `fnll scene ... --save FILE` makes one"
         ) from None
-    except OSError as error:
-        raise UserError(f"scenario.path={path} cannot be read: {error.strerror or error}") from error
+    except (OSError, foreign.ForeignError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"scenario.path={path} cannot be read: {reason}") from error
 
 
 def _read_about(path: str | Path, data: bytes) -> dict[str, Any]:

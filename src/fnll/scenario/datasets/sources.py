@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fnll.errors import UserError
+from fnll.system.foreign import ForeignError, read
 from fnll.system.marks import Mark
+
+ENDLESS = 1 << 50  # bytes: data may be large
 
 
 class Source(Protocol):
@@ -53,10 +56,9 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         try:
-            with open(self.place(name), "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise missing(self, [name], reason=error.strerror or str(error)) from error
+            return read(Path(self.place(name)), ENDLESS)
+        except (OSError, ForeignError) as error:  # what is no plain file, a pipe for one, would never end
+            raise missing(self, [name], reason=getattr(error, "strerror", None) or str(error)) from error
 
     def marks(self, names: Iterable[str]) -> list[Mark]:
         found: list[Mark] = []
