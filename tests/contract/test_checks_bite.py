@@ -136,6 +136,16 @@ class ForgetsOnResume(FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ForgetsLate(ForgetsOnResume):
+    """Needs what it remembers in its last rounds only."""
+
+    def round(self, state, fed):
+        if fed.t < 5:
+            self.memory.clear()
+        return super().round(state, fed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cheater(FedAvg):
     """Finds whatever truths are in memory (other tests may have left some) and trains on them in the first round."""
 
@@ -354,6 +364,10 @@ def test_a_false_limit_law_says_how_far_it_is_off():
     detail = run_check(subject(FalseLaw), CHECKS["limit_laws"]).detail
     assert "strength 0 is FedAvg: this should be FedAvg, but after 8 rounds" in detail
     assert "away" in detail
+
+
+def test_a_late_round_that_needs_what_no_snapshot_holds_is_caught():
+    assert run_check(subject(ForgetsLate), CHECKS["resume_exact"]).detail.startswith("resumed after round")
 
 
 def test_a_warm_up_that_covers_the_run_is_caught_by_its_length():
