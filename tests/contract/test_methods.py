@@ -7,6 +7,7 @@ from fnll.harness.choices import options
 from fnll.testing import CHECKS, TinyWorld, play, run_check, same, subject_of
 
 METHODS = sorted(options("method"))
+USUAL = ("fedavg", "fedcorr", "fedrn")  # a job of one training, several stages, memories; the others in `make test-all`
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,9 @@ def pool(fork_server):
         yield world, workers
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in METHODS]
+)
 def test_real_processes_give_the_same_run(name, subjects, pool):
     world, workers = pool
     assert same(subjects[name].plain_run, play(subjects[name].method(world), world, executor=workers))

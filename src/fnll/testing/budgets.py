@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from fnll.errors import UserError
 from fnll.federation import Method
@@ -28,12 +29,12 @@ ENDLESS = 10**9
 )
 def itself_at_any_budget(subject: Subject) -> None:
     world = TinyWorld()
-    is_fedavg = same(subject.plain_run[-1].state.weights, _weights(FedAvg(**world.shared(COHORT)), world, ROUNDS))
+    is_fedavg = same(subject.plain_run[-1].state.weights, _fedavg(ROUNDS))
     for rounds in BUDGETS:
         if too_small(lambda r: subject.as_typed(world, COHORT, r), rounds, COHORT, world.public):
             continue
         ours = _weights(subject.as_typed(world, COHORT, rounds), world, rounds)
-        if not is_fedavg and same(ours, _weights(FedAvg(**world.shared(COHORT)), world, rounds)):
+        if not is_fedavg and same(ours, _fedavg(rounds)):
             fail(f"with rounds={rounds} and the settings of its YAML it is FedAvg from the first round to the last")
         for name in _endless_alike(subject, world, rounds, ours) if rounds == ROUNDS else ():
             fail(f"with rounds={rounds}, method.{name} covers the whole run: an endless one gives the same model")
@@ -51,6 +52,12 @@ def _endless_alike(subject: Subject, world: TinyWorld, rounds: int, ours: Weight
             continue
         if same(ours, endless):
             yield name
+
+
+@cache  # the same for every method that is checked
+def _fedavg(rounds: int) -> Weights:
+    world = TinyWorld()
+    return _weights(FedAvg(**world.shared(COHORT)), world, rounds)
 
 
 def _weights(method: Method, world: TinyWorld, rounds: int) -> Weights:
