@@ -34,6 +34,7 @@ from fnll.images import content_digest
 from fnll.lengths import Horizon
 from fnll.net import Net
 from fnll.scenario.scenario import Dataset, GivenByData, Scenario, Truth
+from fnll.scenario.sound import require_sound
 
 WALK = "shuffled"  # how evaluation passes go where the order matters; in the ids of such runs only
 COMPLETED = ("scenario", "model", "method", "executor")  # groups whose things need more than their YAML can say
@@ -160,6 +161,7 @@ def prepare(request: Request, load: Callable[[DictConfig], Dataset] = loaded) ->
         raise UserError("precision=16-mixed needs a GPU; type precision=bf16-mixed, or 32-true")
     key = key_of(request)  # before the data are read: what changes from now on is seen next time
     dataset = load(cfg.dataset)
+    require_sound(dataset)
     known_as = with_given_clients(known_as, dataset)
     scenario, truth = scenario_of(cfg, dataset)
     require(sum(scenario.sizes) > 0, "no client has a sample; type more samples, or a smaller dataset.validation")

@@ -1,0 +1,169 @@
+"""Bad files of data: each is one sentence with exit code 2, nobody waits, and nothing is left behind."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fnll.cli import main
+
+SHORT = ["num_clients=2", "rounds=1", "local.epochs=1", "model=mlp", "model.hidden=[4]", "eval.overlap=false"]
+MNIST = ["dataset=mnist", "dataset.root=data"]
+TREE = ["dataset=image_folder", "dataset.root=data", "dataset.size=8"]
+TRAIN, LABELS = "data/MNIST/raw/train-images-idx3-ubyte", "data/MNIST/raw/train-labels-idx1-ubyte"
+TEST, TEST_LABELS = "data/MNIST/raw/t10k-images-idx3-ubyte", "data/MNIST/raw/t10k-labels-idx1-ubyte"
+Harm = Callable[[], object]
+CASES: dict[str, tuple[list[str], str, Harm]] = {}  # name → words, what is said, how the files are harmed
+
+
+def case(words: list[str], told: str) -> Callable[[Harm], Harm]:
+    def register(harm: Harm) -> Harm:
+        CASES[harm.__name__] = words, told, harm
+        return harm
+
+    return register
+
+
+def idx(path: str, array: np.ndarray) -> None:
+    head = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    Path(path).write_bytes(head + array.astype(np.uint8).tobytes())
+
+
+def cut(path: str) -> None:
+    Path(path).write_bytes(Path(path).read_bytes()[:-1])
+
+
+def nonsense(path: str) -> None:
+    Path(path).write_bytes(b"nonsense " * 9)
+
+
+def pipe(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def loop(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+    Path(path).symlink_to(Path(path).name)
+
+
+for file in (TRAIN, LABELS, TEST, TEST_LABELS):
+    for harm in (cut, nonsense, pipe, loop):
+        name = Path(file).name
+        CASES[f"{harm.__name__} {name}"] = MNIST, name, lambda harm=harm, file=file: harm(file)  # type: ignore[misc]
+
+
+@case(MNIST, "train-images-idx3-ubyte")
+def a_header_that_lies() -> None:
+    Path(TRAIN).write_bytes(struct.pack(">BBBBIII", 0, 0, 8, 3, 2**31, 2**15, 2**15))
+
+
+@case(MNIST, "the training label 200, and its classes are 0 to 9")
+def a_training_label_of_200() -> None:
+    idx(LABELS, np.array([200] + [0, 1] * 9 + [1]))
+
+
+@case(MNIST, "the test label 200, and its classes are 0 to 9")
+def a_test_label_of_200() -> None:
+    idx(TEST_LABELS, np.array([200, 1, 0, 1]))
+
+
+@case(MNIST, "test images of shape (1, 14, 14)")
+def images_of_another_size() -> None:
+    idx(TEST, np.zeros((4, 14, 14)))
+
+
+@case(MNIST, "no test image")
+def no_test_images() -> None:
+    idx(TEST, np.zeros((0, 28, 28)))
+    idx(TEST_LABELS, np.zeros(0))
+
+
+@case(MNIST, "train-images-idx3-ubyte")
+def a_packed_file_that_is_cut() -> None:
+    content = gzip.compress(Path(TRAIN).read_bytes())
+    Path(TRAIN).unlink()
+    Path(f"{TRAIN}.gz").write_bytes(content[:-9])
+
+
+@case(["dataset=cifar10", "dataset.root=data"], "cifar-10-batches-py")
+def a_cifar_batch_of_nonsense() -> None:
+    Path("data/cifar-10-batches-py").mkdir()
+    for name in ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"):
+        nonsense(f"data/cifar-10-batches-py/{name}")
+
+
+@case(["dataset=cifar10", "dataset.root=data/c.zip"], "c.zip")
+def an_archive_that_is_none() -> None:
+    nonsense("data/c.zip")
+
+
+@case(["dataset=cifar10n", "dataset.root=data", "dataset.labels=data/human.npz"], "")
+def annotations_of_nonsense() -> None:
+    nonsense("data/human.npz")
+
+
+@case(TREE, "a0.png")
+def an_image_of_nonsense() -> None:
+    nonsense("data/train/a/a0.png")
+
+
+@case(TREE, "a0.png")
+def an_image_that_is_cut() -> None:
+    path = Path("data/train/a/a0.png")
+    path.write_bytes(path.read_bytes()[:40])
+
+
+@case(TREE, "a0.png")
+def an_empty_image() -> None:
+    Path("data/train/a/a0.png").write_bytes(b"")
+
+
+@case(TREE, "fewer than two")
+def one_class_only() -> None:
+    for part in ("train", "test"):
+        for path in Path(f"data/{part}/b").iterdir():
+            path.unlink()
+        Path(f"data/{part}/b").rmdir()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a tiny MNIST, a tree of images and a table, all of them whole."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FNLL_CACHE", str(tmp_path / "data" / "cache"))
+    Path("data/MNIST/raw").mkdir(parents=True)
+    idx(TRAIN, np.arange(20)[:, None, None] * np.ones((20, 28, 28)))
+    idx(LABELS, np.array([0, 1] * 10))
+    idx(TEST, np.zeros((4, 28, 28)))
+    idx(TEST_LABELS, np.array([0, 1, 0, 1]))
+    for part in ("train", "test"):
+        for label in "ab":
+            Path(f"data/{part}/{label}").mkdir(parents=True)
+            for i in range(4):
+                Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(f"data/{part}/{label}/{label}{i}.png")
+    return tmp_path
+
+
+def test_what_is_whole_is_taken(here: Path) -> None:
+    assert main(["run", *MNIST, *SHORT]) == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_bad_file_is_one_sentence(here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, told, harm = CASES[name]
+    harm()
+    code = main(["run", *words[:2], *SHORT, *words[2:]])
+    said = capsys.readouterr().err.strip().splitlines()
+    assert code == 2, said
+    assert said[-1].startswith("fnll: ")
+    assert len(said[-1]) > 40
+    assert told in said[-1]
+    assert [path.name for path in here.iterdir()] == ["data"], "something was left behind"
