@@ -17,6 +17,7 @@ from fnll.cli import main
 SHORT = ["num_clients=2", "rounds=1", "local.epochs=1", "model=mlp", "model.hidden=[4]", "eval.overlap=false"]
 MNIST = ["dataset=mnist", "dataset.root=data"]
 TREE = ["dataset=image_folder", "dataset.root=data", "dataset.size=8"]
+TABLE = ["dataset=table", "dataset.file=data/t.csv"]
 TRAIN, LABELS = "data/MNIST/raw/train-images-idx3-ubyte", "data/MNIST/raw/train-labels-idx1-ubyte"
 TEST, TEST_LABELS = "data/MNIST/raw/t10k-images-idx3-ubyte", "data/MNIST/raw/t10k-labels-idx1-ubyte"
 Harm = Callable[[], object]
@@ -132,6 +133,41 @@ def one_class_only() -> None:
         for path in Path(f"data/{part}/b").iterdir():
             path.unlink()
         Path(f"data/{part}/b").rmdir()
+
+
+@case(TABLE, "t.csv")
+def a_table_of_zeros() -> None:
+    Path("data/t.csv").write_bytes(bytes(4000))
+
+
+@case(TABLE, "t.csv")
+def an_empty_table() -> None:
+    Path("data/t.csv").write_text("")
+
+
+@case(TABLE, "row 2")
+def a_table_that_names_files_elsewhere() -> None:
+    Path("data/t.csv").write_text("file,label\n../../etc/passwd,a\n")
+
+
+@case(["dataset=table", "dataset.file=data/t.parquet"], "t.parquet")
+def a_parquet_of_nonsense() -> None:
+    nonsense("data/t.parquet")
+
+
+@case(["scenario=file", "scenario.path=data/s.npz"], "corrupted or not a scenario file")
+def a_scenario_of_nonsense() -> None:
+    nonsense("data/s.npz")
+
+
+@case(["scenario=file", "scenario.path=data/s.npz"], "corrupted or not a scenario file")
+def a_scenario_of_pickles() -> None:
+    np.savez("data/s.npz", observed=np.array([print], dtype=object))
+
+
+@case(["model=cifar_resnet18", "~model.hidden", "model.pretrained=data/w.pt"], "")
+def pretrained_weights_of_nonsense() -> None:
+    nonsense("data/w.pt")
 
 
 @pytest.fixture
