@@ -33,6 +33,7 @@ def cases(mistakes: list[Mistake], *start: str) -> list[object]:
 def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trust, "_allowed", set())
+    monkeypatch.setattr("logging.captureWarnings", lambda capture: None)  # it would last for the tests after this one
     return tmp_path
 
 
