@@ -7,7 +7,7 @@ to let some of them step. They are trained in blocks that the processor's caches
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ BLOCK = 1 << 18  # trained numbers of the lanes in a block: more would not stay 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # lanes in a block; few, since each is traced apart
 ROUND = -1  # the place of the round among the leaves of a lane
 TRACED = 1e-3  # how far a traced step may be from the plain one, of the largest number in it
+OFTEN = 10  # trainings
 PADDED = 1e-5  # and one with padding, which only adds zeros
 
 
@@ -55,6 +56,12 @@ class Habits:
     programs: Programs = field(default_factory=Programs)
     checked: set[Hashable] = field(default_factory=set)  # kinds of steps whose traced form was ever compared
     numbers: dict[Hashable, int] = field(default_factory=dict)  # long keys by short ones
+    trainings: Counter[int] = field(default_factory=Counter)  # of blocks of each kind
+
+    def doubts(self, kind: int) -> bool:
+        """Whether traced steps of this kind are to be compared once more: in ten trainings, then in every tenth."""
+        self.trainings[kind] += 1
+        return self.trainings[kind] <= OFTEN or self.trainings[kind] % OFTEN == 0
 
     def number(self, key: Hashable) -> int:
         """A short name of `key`."""
@@ -102,6 +109,7 @@ class Block:
         self.optimizer = stacked_optimizer([lane.optimizer for lane in every], self.params)
         self.constants = Constants(every, self.params[0].dtype, strict=lanes[0].key in habits.strict)
         self.kind = habits.number((lanes[0].key, self.constants.form))
+        self.doubts = habits.doubts(self.kind)  # whether traced steps are compared with plain ones in this training
         self.checked: set[Hashable] = set()  # forms of batches for which a traced step was compared in this training
         self.full: Row | None = None  # the longest row, which others are padded to
         self.padding = False  # whether the loss was seen not to count it: in every training, as weights of terms change
@@ -155,7 +163,7 @@ class Block:
         program = self.habits.programs.of(kind, step, arguments)
         if program is None:
             return step(*arguments)[1:]
-        if kind not in self.habits.checked or stacked.form not in self.checked:
+        if kind not in self.habits.checked or (self.doubts and stacked.form not in self.checked):
             self.habits.checked.add(kind)
             self.checked.add(stacked.form)
             plain = step(*arguments)
@@ -170,23 +178,22 @@ class Block:
         In the first step and in a late one; in every training, since a method may raise the weight of a term that
         counts padding from round to round, and start from 0.
         """
-        last = torch.tensor([k], device=self.params[0].device)
-        late = [self.module.spec.epochs - 1.0, self.lanes[k].steps - 1.0]
-        for times in (row.numbers[:2], late):
-            found = []
-            for one in (row, longer, turned(longer, row.size)):
-                one = one._replace(numbers=[*map(int, times), *one.numbers[2:]])
-                stacked = stack([one], self.params[0].dtype)
-                arguments = [chosen(self.params, last), *self.constants.arguments(last), stacked.tensors]
-                try:
-                    found.append(self._plain(stacked)(*arguments))
-                except (RuntimeError, IndexError):
-                    if one is row or not found:
-                        raise
-                    raise _PaddingCountsError from None
-            without, filled, filled_otherwise = found
-            if not _close(filled, without, PADDED) or not all(map(torch.equal, filled, filled_otherwise)):
-                raise _PaddingCountsError
+        times = [row.numbers[:2], [self.module.spec.epochs - 1.0, self.lanes[k].steps - 1.0]]
+        without = self._tried(k, [row], times)
+        try:
+            filled = self._tried(k, [longer, turned(longer, row.size)], times)
+        except (RuntimeError, IndexError):
+            raise _PaddingCountsError from None
+        one, other = ([part[start : start + len(times)] for part in filled] for start in (0, len(times)))
+        if not _close(one, without, PADDED) or not all(map(torch.equal, one, other)):
+            raise _PaddingCountsError
+
+    def _tried(self, k: int, rows: Sequence[Row], times: Sequence[Sequence[float]]) -> tuple[Tensor, ...]:
+        """Losses and gradients of lane `k` for each row at each time, all in one plain step."""
+        every = [row._replace(numbers=[*map(int, time), *row.numbers[2:]]) for row in rows for time in times]
+        stacked = stack(every, self.params[0].dtype)
+        lanes = torch.tensor([k] * len(every), device=self.params[0].device)
+        return self._plain(stacked)(chosen(self.params, lanes), *self.constants.arguments(lanes), stacked.tensors)
 
     def _plain(self, stacked: Stack) -> Step:
         """The step as a function of parameters, constants and batches, by `vmap` and autograd.
