@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import forked
+
 from tiny import TINY as WORLD
 
 TINY = [*WORLD, "rounds=6"]

@@ -13,7 +13,6 @@ import wandb
 from google.protobuf.message import DecodeError
 from lightning.pytorch.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny import TINY, PowerCut, PowerCutError
 from wandb.proto import wandb_internal_pb2
 
 from fnll.errors import UserError
@@ -21,6 +20,7 @@ from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.loggers import Mirror, watchers
 from fnll.harness.prepare import prepare
+from tiny import TINY, PowerCut, PowerCutError
 
 WORLD = [*TINY, "rounds=4", "eval.overlap=false", "seed=3"]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tiny import TINY, PowerCut, PowerCutError
 
 from fnll.errors import UserError
 from fnll.harness.config import compose
@@ -19,6 +18,7 @@ from fnll.methods.fedavg import FedAvg
 from fnll.system.files import write_json
 from fnll.testing import Backwards, same
 from fnll.weights import scale
+from tiny import TINY, PowerCut, PowerCutError
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

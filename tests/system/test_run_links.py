@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny import TINY, PowerCut, PowerCutError
 
 from fnll.errors import UserError
 from fnll.harness.config import compose
@@ -17,6 +16,7 @@ from fnll.harness.prepare import Run, prepare
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.launchers import check_store
 from fnll.sweep.perform import give_up
+from tiny import TINY, PowerCut, PowerCutError
 
 WORLD = [*TINY, "rounds=3", "eval.overlap=false", "checkpoint_seconds=0"]
 
