@@ -349,7 +349,7 @@ def test_closing_and_forgetting_leave_nothing_behind() -> None:
     [
         ({"workers": 0}, "executor.workers must be a whole number of at least 1, got 0"),
         ({"workers": 1.5}, "executor.workers must be a whole number"),
-        ({"threads": 0}, "executor.threads must be a whole number of at least 1"),
+        ({"threads": 0}, "executor.threads must be a whole number from 1 to 1024"),
         ({"start_method": "fork"}, "executor.start_method must be forkserver, spawn or null, got 'fork'"),
         ({"devices": ["cuda:0"]}, "executor.devices must be of the same type as device=cpu"),
     ],

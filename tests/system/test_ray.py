@@ -131,7 +131,7 @@ def test_capacity_counts_whole_workers_on_whole_machines(num_cpus: float, num_gp
     ("settings", "message"),
     [
         ({"workers": 0}, "executor.workers must be a whole number of at least 1, got 0"),
-        ({"threads": 0}, "executor.threads must be a whole number of at least 1"),
+        ({"threads": 0}, "executor.threads must be a whole number from 1 to 1024"),
         ({"num_cpus": 0}, "executor.num_cpus must be greater than 0"),
         ({"num_gpus": -1}, "executor.num_gpus must be at least 0"),
         ({"device": "cuda"}, "executor.num_gpus must be greater than 0 for device=cuda"),

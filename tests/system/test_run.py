@@ -317,7 +317,7 @@ def test_a_noisy_validation_set_is_held_out_and_recorded(tmp_path):
     [
         ("fraction=0", "fraction must be greater than 0"),
         ("fraction=1.5", r"fraction must be in \[0, 1\]"),
-        ("rounds=-1", "rounds must be a whole number of at least 1"),
+        ("rounds=-1", "rounds must be a whole number from 1 to 1000000000"),
         ("rounds=2.5", "rounds must be a whole number"),
         ("noise.rho=1.5", r"noise.rho must be in \[0, 1\], got 1.5"),
         ("noise.tau=-1", r"noise.tau must be in \[0, 1\]"),

@@ -125,6 +125,7 @@ def _manifest(method: str, origin: str, settings: Mapping[str, Any]) -> dict[str
         "shares": {},
         "num_clients": clients,
         "samples": 1437,
+        "truth": _hash(nominal),
         "nominal": nominal,
         "realised": [round(0.9 * level, 4) for level in nominal],
     }

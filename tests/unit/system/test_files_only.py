@@ -24,8 +24,8 @@ ALLOWED = {  # what looks like writing and is none
     ("system/foreign.py", "os.open"),  # for reading
     ("audit/page.py", "image.save"),  # into memory
     ("plotting/style.py", "figure.savefig"),  # into memory
-    ("scenario/file.py", "np.savez_compressed"),
-    ("scenario/file.py", "zipfile.ZipFile"),
+    ("scenario/file_format.py", "np.savez_compressed"),
+    ("scenario/file_format.py", "zipfile.ZipFile"),
     ("scenario/noise/annotator.py", "np.savez"),
 }
 MODULES = {"shutil": {"which", "get_terminal_size", "disk_usage"}, "tempfile": {"gettempdir"}}  # harmless parts of them
