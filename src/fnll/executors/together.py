@@ -7,65 +7,33 @@ to let some of them step. They are trained in blocks that the processor's caches
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten
 
-from fnll.executors.lanes import Lane, attributes, equal, is_number
+from fnll.executors.constants import Constants
+from fnll.executors.habits import DifferentNumbersError, Habits, NotTogetherError
+from fnll.executors.lanes import Lane, attributes
 from fnll.executors.layers import stacked_layers
-from fnll.executors.program import Programs, Step
-from fnll.executors.rows import Row, Stack, as_tensor, padded, rows_of, stack, turned
+from fnll.executors.program import Step
+from fnll.executors.rows import Row, Stack, padded, rows_of, stack, turned
 from fnll.executors.stacked import Rows, chosen, stacked_optimizer
 from fnll.local import Classifier, Trained
 from fnll.weights import snapshot
 
 BLOCK = 1 << 18  # trained numbers of the lanes in a block: more would not stay in the caches from step to step
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # lanes in a block; few, since each is traced apart
-ROUND = -1  # the place of the round among the leaves of a lane
 TRACED = 1e-3  # how far a traced step may be from the plain one, of the largest number in it
-OFTEN = 10  # trainings
 PADDED = 1e-5  # and one with padding, which only adds zeros
-
-
-class NotTogetherError(Exception):
-    """Why clients must train alone, found out in their first step."""
-
-
-class DifferentNumbersError(Exception):
-    """The loss cannot do with numbers that differ between lanes: it decides by them."""
 
 
 class _PaddingCountsError(Exception):
     """The loss does not leave padding out."""
-
-
-@dataclass
-class Habits:
-    """What an executor has learned about the losses it has met."""
-
-    alone: dict[type, str] = field(default_factory=dict)  # modules that need a step of their own, and why
-    strict: set[Hashable] = field(default_factory=set)  # kinds whose lanes must have equal numbers
-    unpadded: set[Hashable] = field(default_factory=set)  # kinds whose losses count padding
-    programs: Programs = field(default_factory=Programs)
-    checked: set[Hashable] = field(default_factory=set)  # kinds of steps whose traced form was ever compared
-    numbers: dict[Hashable, int] = field(default_factory=dict)  # long keys by short ones
-    trainings: Counter[int] = field(default_factory=Counter)  # of blocks of each kind
-
-    def doubts(self, kind: int) -> bool:
-        """Whether traced steps of this kind are to be compared once more: in ten trainings, then in every tenth."""
-        self.trainings[kind] += 1
-        return self.trainings[kind] <= OFTEN or self.trainings[kind] % OFTEN == 0
-
-    def number(self, key: Hashable) -> int:
-        """A short name of `key`."""
-        return self.numbers.setdefault(key, len(self.numbers))
 
 
 def train_together(lanes: Sequence[Lane], habits: Habits | None = None) -> list[Trained]:
@@ -258,72 +226,6 @@ def _close(left: Sequence[Tensor], right: Sequence[Tensor], share: float) -> boo
     scale = max(float(value.abs().max()) for value in right)
     far = max(float((a - b).abs().max()) for a, b in zip(left, right, strict=True))
     return far <= share * scale or not scale < float("inf")
-
-
-class Constants:
-    """What the losses of lanes read and do not train, by lane where lanes differ: tensors, and numbers."""
-
-    def __init__(self, lanes: Sequence[Lane], dtype: torch.dtype, *, strict: bool) -> None:
-        first = self.lane = lanes[0]
-        self.places: list[tuple[int | str, bool]] = []  # of each: a parameter's name or a leaf, and whether it differs
-        self.differing: list[Tensor] = []
-        self.shared: list[Tensor] = []
-        for name, column in zip(first.fixed, zip(*(lane.fixed_tensors() for lane in lanes), strict=True), strict=True):
-            self._add(name, [value.detach() for value in column])
-        columns = dict(enumerate(zip(*(lane.leaves for lane in lanes), strict=True)))
-        for i, leaves in columns.items():
-            if isinstance(leaves[0], Tensor):
-                self._add(i, list(leaves))
-        numbers: dict[int, tuple[float, ...]] = {ROUND: tuple(lane.module.t for lane in lanes)}
-        numbers |= {i: leaves for i, leaves in columns.items() if is_number(leaves[0])}
-        odd = {i: leaves for i, leaves in numbers.items() if any(leaf != leaves[0] for leaf in leaves)}
-        if not strict:
-            odd[ROUND] = numbers[ROUND]  # in any case: a step traced in one round is good for the next
-        self.places += [(i, True) for i in odd]
-        self.differing += [as_tensor(leaves, dtype, first.request.client.device) for leaves in odd.values()]
-        self.numbers_differ = bool(odd)
-        self.form: Hashable = tuple(self.places), tuple(leaves[0] for i, leaves in numbers.items() if i not in odd)
-        self.before = {**attributes(first.module), "t": first.module.t}
-        self.swaps = [_place_of(first.module, name) for name in first.moved]
-        self.others = [_place_of(first.module, place) for place, _ in self.places if isinstance(place, str)]
-
-    def _add(self, place: int | str, values: list[Tensor]) -> None:
-        same = equal(values)
-        self.places.append((place, not same))
-        (self.shared if same else self.differing).append(values[0] if same else torch.stack(values))
-
-    def arguments(self, rows: Rows) -> list[list[Tensor]]:
-        """Those of some lanes, and those that all share."""
-        return [chosen(self.differing, rows), self.shared]
-
-    @contextmanager
-    def in_place(self, own: Sequence[Tensor], differing: Sequence[Tensor], shared: Sequence[Tensor]) -> Iterator[None]:
-        """Let the module be that of one lane, and afterwards what it was."""
-        sources = (iter(shared), iter(differing))
-        values = [next(sources[differs]) for _, differs in self.places]
-        count = len(self.others)
-        leaves = [*self.lane.leaves, self.lane.module.t]
-        for (place, _), value in zip(self.places[count:], values[count:], strict=True):
-            leaves[place] = value  # type: ignore[index]
-        t = leaves.pop()
-        swaps = [*zip(self.swaps, own, strict=True), *zip(self.others, values[:count], strict=True)]
-        kept = [holder[name] for (holder, name), _ in swaps]
-        try:
-            for (holder, name), value in swaps:
-                holder[name] = value
-            vars(self.lane.module).update(tree_unflatten(leaves, self.lane.tree), t=t)
-            yield
-        finally:
-            for ((holder, name), _), value in zip(swaps, kept, strict=True):
-                holder[name] = value
-            vars(self.lane.module).update(self.before)
-
-
-def _place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """The dictionary that holds a parameter or buffer, where a plain tensor can take its place."""
-    path, _, last = name.rpartition(".")
-    owner = module.get_submodule(path)
-    return (owner._parameters if last in owner._parameters else owner._buffers), last
 
 
 def _marks(module: Classifier) -> tuple[Any, ...]:

@@ -16,11 +16,12 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from fnll.executors.habits import DifferentNumbersError, Habits, NotTogetherError
 from fnll.executors.jobs import Started, finished
 from fnll.executors.lanes import Lane, lane_of
 from fnll.executors.numerics import limit_threads
 from fnll.executors.serial import Threads
-from fnll.executors.together import DifferentNumbersError, Habits, NotTogetherError, train_together
+from fnll.executors.together import train_together
 from fnll.scenario.scenario import Scenario
 from fnll.settings import check_fields
 from fnll.training import fit
