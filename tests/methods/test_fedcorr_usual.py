@@ -57,9 +57,8 @@ def test_the_last_stage_is_that_method_on_fedcorrs_model_and_labels(subject):
     assert not same(dict(plain[-1].state.weights), dict(last.weights))
 
 
+@pytest.mark.parametrize("subject", ["feddyn"], indirect=True)
 def test_feddyns_corrections_start_with_the_stage_and_are_its_own(subject):
-    if subject.name != "feddyn":
-        pytest.skip("FedDyn's")
     history = subject.plain_run
     first, last = history[begins(history)], history[-1]
     assert isinstance(last.state.usual, FedDynState)
@@ -70,9 +69,8 @@ def test_feddyns_corrections_start_with_the_stage_and_are_its_own(subject):
     assert torch.allclose(first.state.usual.correction["head.bias"], total / 6, atol=1e-6)
 
 
+@pytest.mark.parametrize("subject", ["poc"], indirect=True)
 def test_candidates_are_asked_for_the_loss_of_corrected_labels(subject):
-    if subject.name != "poc":
-        pytest.skip("Power-of-Choice's")
     world = TinyWorld("all_noisy")
     executor = Recording(world.scenario)
     settings = {"confidence": 0.0, "relabel_ratio": 1.0, "clean_level": 0.0, "usual.candidates": 5}

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+from by_hand import ByHand
 from fnll.errors import UserError
 from fnll.images import HorizontalFlip, InMemory, RandomCrop, Transform
 from fnll.local import Classifier, Fit, adam
@@ -56,25 +57,11 @@ def test_the_lean_loop_equals_fabrics():
     lean = fit(Fit(module(spec), who)).weights
     managed = fit(Fit(module(replace(spec, precision="bf16-mixed")), who)).weights
     assert not same(lean, managed)  # another precision really is one
-    assert same(lean, fit(Fit(module(spec, cls=Manual), who)).weights)  # clipped, too, though it steps by itself
+    assert same(lean, fit(Fit(module(spec, cls=ByHand), who)).weights)  # clipped, too, though it steps by itself
     assert not same(lean, fit(Fit(module(replace(spec, clip_norm=None)), who)).weights)
 
 
-class Manual(Classifier):
-    """Steps by itself."""
-
-    def __init__(self, net, spec, t=0):
-        super().__init__(net, spec, t)
-        self.automatic_optimization = False
-
-    def training_step(self, batch, index):
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(self.loss(batch))
-        optimizer.step()
-
-
-@pytest.mark.parametrize("cls", [Classifier, Manual])
+@pytest.mark.parametrize("cls", [Classifier, ByHand])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_nothing_of_a_client_is_kept_after_its_fit(cls, precision):
     trained = module(tiny_local(epochs=1, precision=precision), cls=cls)
@@ -87,7 +74,7 @@ def test_nothing_of_a_client_is_kept_after_its_fit(cls, precision):
 
 def test_manual_and_automatic_optimisation_agree_in_mixed_precision():
     spec, who = tiny_local(precision="bf16-mixed"), client()
-    assert same(fit(Fit(module(spec), who)), fit(Fit(module(spec, cls=Manual), who)))
+    assert same(fit(Fit(module(spec), who)), fit(Fit(module(spec, cls=ByHand), who)))
 
 
 def test_the_loss_scale_of_half_precision_is_not_handed_from_client_to_client():

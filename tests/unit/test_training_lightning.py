@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
+from by_hand import ByHand
 from fnll.errors import UserError
 from fnll.executors import Serial
 from fnll.local import Classifier, Fit
@@ -83,20 +84,6 @@ def test_what_is_not_supported_is_refused_by_name(form, message):
     module.form = form
     with pytest.raises(UserError, match=message):
         fit(Fit(module, client()))
-
-
-class ByHand(Classifier):
-    """Manual optimisation that does what the automatic one does."""
-
-    def __init__(self, *args, **facts):
-        super().__init__(*args, **facts)
-        self.automatic_optimization = False
-
-    def training_step(self, batch, index):
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(self.loss(batch))
-        optimizer.step()
 
 
 class ByHandScheduled(ByHand):

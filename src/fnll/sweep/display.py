@@ -91,19 +91,18 @@ class SweepProgress:
         self.work += 1 - course.first / max(1, course.rounds) if course else 0.0
 
 
+@dataclass(eq=False)
 class Plain:
     """One line for each run that ends, and a sign of life in between."""
 
-    def __init__(
-        self,
-        console: Console,
-        total: int,
-        clock: Callable[[], float] = time.monotonic,
-        expected: float | None = None,
-    ) -> None:
-        self.console, self.clock = console, clock
-        self.tally = SweepProgress(total, clock, expected)
-        self.spoken = clock()
+    console: Console
+    total: int
+    clock: Callable[[], float] = time.monotonic
+    expected: float | None = None
+
+    def __post_init__(self) -> None:
+        self.tally = SweepProgress(self.total, self.clock, self.expected)
+        self.spoken = self.clock()
         self.warned: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -144,20 +143,14 @@ class Plain:
 class Terminal(Plain):
     """The same lines, and below them one that moves for each run under way and one for the whole sweep."""
 
-    def __init__(
-        self,
-        console: Console,
-        total: int,
-        clock: Callable[[], float] = time.monotonic,
-        expected: float | None = None,
-    ) -> None:
-        super().__init__(console, total, clock, expected)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         columns = [TextColumn(f"{{task.fields[{name}]}}") for name in ("count", "note", "left")]
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             *columns,
-            console=console,
+            console=self.console,
             auto_refresh=False,
             transient=True,
         )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from by_hand import ByHand
 from fnll.executors.lanes import Lane, lane_of
 from fnll.executors.stacked import stacked_optimizer
 from fnll.executors.vectorised import Vectorised
@@ -107,23 +108,9 @@ def test_what_cannot_be_vectorised_is_done_by_serial_with_one_line(caplog):
     assert caplog.text.count("one client at a time") == 1
 
 
-class Manual(Classifier):
-    """Steps by itself."""
-
-    def __init__(self, net, spec, t=0):
-        super().__init__(net, spec, t)
-        self.automatic_optimization = False
-
-    def training_step(self, batch, index):
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(self.loss(batch))
-        optimizer.step()
-
-
 class StepsByItself(FedAvg):
     def module(self, client, weights):
-        return Manual(self.net.load(weights), self.local, client.t)
+        return ByHand(self.net.load(weights), self.local, client.t)
 
 
 class Louder(Classifier):
@@ -205,7 +192,7 @@ def test_reasons():
     assert isinstance(lane(Louder(net, spec)), Lane)
     assert isinstance(lane(Classifier(net, spec, 0, FedProx.loss, weights={})), Lane)
     assert "on_train_epoch_end of its own" in lane(Hooked(net, spec))
-    assert "in its own way" in lane(Manual(net, spec))
+    assert "in its own way" in lane(ByHand(net, spec))
     for module in (TwoRates(net, spec), Decoupled(net, spec)):
         assert "not a plain SGD or Adam" in lane(module)
     assert "no parameter of the module" in lane(Stray(net, spec))

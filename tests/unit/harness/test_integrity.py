@@ -71,8 +71,14 @@ def extend(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\n")
 
 
-CHANGES = [flip, edit, drop_line, truncate, remove, extend]
+TEXT_CHANGES = [edit, drop_line]
+CHANGES = [flip, *TEXT_CHANGES, truncate, remove, extend]
 FILES = ["metrics.jsonl", "diagnostics.jsonl", "config.yaml", "manifest.json"]
+DAMAGES = [
+    *((name, change) for name in FILES for change in CHANGES),
+    *(("summary.json", change) for change in (flip, *TEXT_CHANGES)),
+    *(("weights.safetensors", change) for change in CHANGES if change not in TEXT_CHANGES),
+]
 
 
 def test_what_a_run_wrote_is_intact(made):
@@ -81,19 +87,11 @@ def test_what_a_run_wrote_is_intact(made):
         assert verify([str(made / name)]) == 0
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("name", [*FILES, "summary.json", "weights.safetensors"])
+@pytest.mark.parametrize(("name", "change"), DAMAGES, ids=lambda value: getattr(value, "__name__", value))
 def test_a_finished_run_that_was_changed_is_damaged(made, tmp_path, name, change, capsys):
-    if change in (edit, drop_line) and name == "weights.safetensors":
-        pytest.skip("no text")
     run = copied(made, tmp_path, "whole")
     change(run / name)
-    if name == "summary.json" and change is remove:
-        return  # then it is not finished
     finding = examine(run, thorough=True)
-    if name == "summary.json" and change in (extend, truncate):
-        assert finding.state is Condition.INTACT, "white space"
-        return
     assert finding.state is Condition.DAMAGED
     assert name in finding.reason
     assert verify([str(tmp_path / "whole")]) == 1
@@ -101,6 +99,22 @@ def test_a_finished_run_that_was_changed_is_damaged(made, tmp_path, name, change
     if name in FILES:
         with pytest.raises(UserError, match=r"is finished, but its folder was changed since: .* delete .*summary.json"):
             execute(prepared(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("change", [extend, truncate], ids=lambda change: change.__name__)
+def test_white_space_at_the_end_of_a_summary_is_no_damage(made, tmp_path, change):
+    run = copied(made, tmp_path, "whole")
+    change(run / "summary.json")
+    assert examine(run, thorough=True).state is Condition.INTACT
+
+
+def test_a_run_without_its_summary_is_not_finished_and_is_finished_again(made, tmp_path):
+    run = copied(made, tmp_path, "whole")
+    summary = json.loads((run / "summary.json").read_text())
+    remove(run / "summary.json")
+    assert load(tmp_path / "whole").runs["status"].tolist() != ["finished"]
+    assert execute(prepared(tmp_path / "whole"))["test/accuracy"] == summary["test/accuracy"]
+    assert examine(run, thorough=True).state is Condition.INTACT
 
 
 @pytest.mark.parametrize("change", [flip, edit, drop_line, truncate], ids=lambda change: change.__name__)
