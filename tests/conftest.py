@@ -6,6 +6,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: every worker and 
 
 import fnll  # noqa: F401  isort: skip
 
+import logging
 import multiprocessing
 from multiprocessing import forkserver
 
@@ -29,6 +30,13 @@ PRELOAD = [
 def nobody_is_trusted(monkeypatch):
     """`--allow NAME` counts for the rest of a process, which here goes on with other tests."""
     monkeypatch.setattr(trust, "_allowed", set())
+
+
+@pytest.fixture(autouse=True)
+def warnings_are_warnings():
+    """`fnll run` hands Python's warnings to the log for the rest of its process."""
+    yield
+    logging.captureWarnings(False)
 
 
 @pytest.fixture(autouse=True, scope="session")

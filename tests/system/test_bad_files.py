@@ -175,7 +175,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a tiny MNIST, a tree of images and a table, all of them whole."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FNLL_CACHE", str(tmp_path / "data" / "cache"))
-    monkeypatch.setattr("logging.captureWarnings", lambda capture: None)  # it would last for the tests after this one
     Path("data/MNIST/raw").mkdir(parents=True)
     idx(TRAIN, np.arange(20)[:, None, None] * np.ones((20, 28, 28)))
     idx(LABELS, np.array([0, 1] * 10))

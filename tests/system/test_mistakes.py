@@ -12,7 +12,6 @@ from mistakes import COMMANDS, RUN, Mistake
 
 from fnll.cli import main
 from fnll.errors import UserError
-from fnll.harness import trust
 from fnll.harness.config import compose
 from fnll.harness.prepare import prepare
 from tiny import TINY
@@ -32,8 +31,6 @@ def cases(mistakes: list[Mistake], *start: str) -> list[object]:
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(trust, "_allowed", set())
-    monkeypatch.setattr("logging.captureWarnings", lambda capture: None)  # it would last for the tests after this one
     return tmp_path
 
 
