@@ -21,13 +21,13 @@ SMALL = [
 FEW = ["num_clients=8", "fraction=0.5", "rounds=6"]
 
 
-def covering(jobs: tuple[PlannedRun, ...]) -> list[PlannedRun]:
-    """Few jobs in which every word of the grid occurs."""
+def covering(runs: tuple[PlannedRun, ...]) -> list[PlannedRun]:
+    """Few runs in which every word of the grid occurs."""
     chosen, seen = [], set[str]()
-    for job in jobs:
-        if not seen.issuperset(job.words):
-            chosen.append(job)
-            seen.update(job.words)
+    for planned in runs:
+        if not seen.issuperset(planned.words):
+            chosen.append(planned)
+            seen.update(planned.words)
     return chosen
 
 
@@ -38,10 +38,10 @@ def test_the_grids_of_the_project_are_there() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_setting_of_a_grid_exists_and_is_legal(name: str) -> None:
-    for job in covering(expand([f"experiment={name}", "seed=0"]).jobs):
-        run = prepare(compose([*job.words, *SMALL]))
+    for planned in covering(expand([f"experiment={name}", "seed=0"]).runs):
+        run = prepare(compose([*planned.words, *SMALL]))
         assert run.method is not None
-        assert run.request.name == job.method
+        assert run.request.name == planned.method
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -55,9 +55,9 @@ def test_the_base_config_of_a_grid_runs(name: str, tmp_path: Path) -> None:
 
 def test_the_sizes_of_the_grids_are_the_papers() -> None:
     def cells(name: str) -> int:
-        return len({job.label for job in expand([f"experiment={name}"]).jobs})
+        return len({planned.label for planned in expand([f"experiment={name}"]).runs})
 
-    assert len(expand(["experiment=demo"]).jobs) == 4 * 3 * 2
+    assert len(expand(["experiment=demo"]).runs) == 4 * 3 * 2
     assert cells("rho_tau") == 7 + 1  # FedCorr, table 2, and no clean client
     assert cells("fedcorr_ablation") == 7  # FedCorr, table 6
     assert cells("ramp") == 3 * 4  # FedRN, table 2
@@ -69,8 +69,12 @@ def test_the_sizes_of_the_grids_are_the_papers() -> None:
 
 
 def test_the_demo_shows_each_method_in_its_papers_regime_for_the_same_budget() -> None:
-    jobs = expand(["experiment=demo", "seed=0"]).jobs
-    found = {compose(job.words).choices["noise"]: compose(job.words).cfg for job in jobs if job.method == "fedavg"}
+    runs = expand(["experiment=demo", "seed=0"]).runs
+    found = {
+        compose(planned.words).choices["noise"]: compose(planned.words).cfg
+        for planned in runs
+        if planned.method == "fedavg"
+    }
     assert set(found) == {"rho_tau", "ramp", "h_idn"}  # FedCorr's, FedRN's and FedNoRo's
     assert {cfg.rounds * int(cfg.fraction * cfg.num_clients) for cfg in found.values()} == {400}
 

@@ -210,24 +210,24 @@ def test_a_run_that_kills_its_worker_twice_has_failed_until_it_succeeds(
 
 
 class Silent:
-    def show(self, job: PlannedRun, event: object) -> None: ...
+    def show(self, planned: PlannedRun, event: object) -> None: ...
 
-    def postpone(self, job: PlannedRun) -> None: ...
+    def postpone(self, planned: PlannedRun) -> None: ...
 
-    def settle(self, job: PlannedRun, outcome: Outcome) -> None: ...
+    def settle(self, planned: PlannedRun, outcome: Outcome) -> None: ...
 
     def tick(self) -> None: ...
 
 
 def test_two_sweeps_at_once_share_the_work(six: Path, tmp_path: Path) -> None:
-    jobs = expand([*TWO, *SIX, f"runs_dir={tmp_path}"]).jobs
+    runs = expand([*TWO, *SIX, f"runs_dir={tmp_path}"]).runs
     outcomes: list[dict[PlannedRun, Outcome]] = []
 
     def conduct() -> None:
         launcher = LocalLauncher(1, spare_core=False)
         launcher.patience = 0.2
         try:
-            outcomes.append(Conductor(launcher, Silent()).run(jobs))
+            outcomes.append(Conductor(launcher, Silent()).run(runs))
         finally:
             launcher.close()
 
@@ -237,28 +237,28 @@ def test_two_sweeps_at_once_share_the_work(six: Path, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     first, second = outcomes
-    assert all({first[job].kind, second[job].kind} == {Ending.FINISHED, Ending.KNOWN} for job in jobs)
+    assert all({first[planned].kind, second[planned].kind} == {Ending.FINISHED, Ending.KNOWN} for planned in runs)
     assert contents(tmp_path) == contents(six)
 
 
 def test_a_run_that_another_process_holds_is_taken_over_when_that_lets_go(six: Path, tmp_path: Path) -> None:
     run_id, content = next(iter(contents(six).items()))
     method, seed = content["summary"]["method"], content["summary"]["seed"]
-    (job,) = expand([*TWO, f"method={method}", f"seed={seed}", f"runs_dir={tmp_path}"]).jobs
+    (planned,) = expand([*TWO, f"method={method}", f"seed={seed}", f"runs_dir={tmp_path}"]).runs
     holder = RunFolder(tmp_path / run_id)
     holder.open()
     launcher = LocalLauncher(1, spare_core=False)
     launcher.patience = 0.1
 
     class LetGo(Silent):
-        def postpone(self, job: PlannedRun) -> None:
+        def postpone(self, planned: PlannedRun) -> None:
             holder.close()
 
     try:
-        outcomes = Conductor(launcher, LetGo()).run([job])
+        outcomes = Conductor(launcher, LetGo()).run([planned])
     finally:
         launcher.close()
-    assert outcomes[job].kind is Ending.FINISHED
+    assert outcomes[planned].kind is Ending.FINISHED
     assert contents(tmp_path)[run_id] == contents(six)[run_id]
 
 

@@ -45,27 +45,27 @@ def main(argv: Sequence[str]) -> int:
         require_integer("--jobs", args.jobs, 1, "runs at a time on this machine")
     console = Console(highlight=False)
     grid = expand(args.words, args.config_dir)
-    jobs = shard(grid.jobs, args.shard) if args.shard else grid.jobs
-    if not jobs:
-        raise UserError(f"--shard {args.shard}: there are only {len(grid.jobs)} runs; use fewer parts")
+    runs = shard(grid.runs, args.shard) if args.shard else grid.runs
+    if not runs:
+        raise UserError(f"--shard {args.shard}: there are only {len(grid.runs)} runs; use fewer parts")
     if args.dry_run:
-        return _dry_run(console, jobs, args.config_dir, grid.settings, args.jobs)
-    runs_dir = store_of(compose(jobs[0].words, args.config_dir).cfg)
+        return _dry_run(console, runs, args.config_dir, grid.settings, args.jobs)
+    runs_dir = store_of(compose(runs[0].words, args.config_dir).cfg)
     require(str(grid.settings["launcher"]) in NAMES, unknown_launcher(grid.settings["launcher"]))
     new = not runs_dir.exists()
     check_store(runs_dir)
     started, recall = time.monotonic(), Recall(args.config_dir)
     try:
-        chosen = launcher_of(grid.settings, jobs, args.jobs, runs_dir)
+        chosen = launcher_of(grid.settings, runs, args.jobs, runs_dir)
     except UserError:
         if new:
             remove_empty(runs_dir)
         raise
-    expected = _expected(jobs, recall, runs_dir, grid.settings, args.jobs)
+    expected = _expected(runs, recall, runs_dir, grid.settings, args.jobs)
     with _sigterm_is_ctrl_c(), closing(chosen) as launcher:
-        console.print(f"{len(jobs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
-        with (Terminal if console.is_terminal else Plain)(console, len(jobs), expected=expected) as display:
-            ordered = alike_first(jobs) if getattr(launcher, "together", 1) > 1 else jobs
+        console.print(f"{len(runs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
+        with (Terminal if console.is_terminal else Plain)(console, len(runs), expected=expected) as display:
+            ordered = alike_first(runs) if getattr(launcher, "together", 1) > 1 else runs
             outcomes = Conductor(launcher, display, recall=recall.outcome).run(ordered)
     for line in summarise(outcomes, time.monotonic() - started):
         console.print(line, soft_wrap=True, markup=False)
@@ -91,43 +91,43 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _expected(
-    jobs: Sequence[PlannedRun], recall: Recall, runs_dir: Path, settings: Mapping[str, Any], at_once: int | None
+    runs: Sequence[PlannedRun], recall: Recall, runs_dir: Path, settings: Mapping[str, Any], at_once: int | None
 ) -> float | None:
     """Seconds for all runs, if a dry run has measured runs like each of them."""
     speeds = Speeds(runs_dir)
     if settings["launcher"] != "local" or not speeds.known:
         return None
-    processes, _, together = shared_out(settings, jobs, at_once)
+    processes, _, together = shared_out(settings, runs, at_once)
     try:
-        rounds = {job: int(recall.compose(job.words).cfg.rounds) for job in jobs}
+        rounds = {run: int(recall.compose(run.words).cfg.rounds) for run in runs}
     except UserError:  # the run itself says what is wrong
         return None
     return speeds.expected(rounds, together, processes)
 
 
 def _hours(
-    console: Console, jobs: Mapping[PlannedRun, int], runs_dir: Path, settings: Mapping[str, Any], at_once: int | None
+    console: Console, runs: Mapping[PlannedRun, int], runs_dir: Path, settings: Mapping[str, Any], at_once: int | None
 ) -> None:
     """How long the runs will take that are not finished; kinds of runs that were never measured are, for a moment."""
-    if settings["launcher"] != "local" or not jobs:
+    if settings["launcher"] != "local" or not runs:
         return
     speeds = Speeds(runs_dir)
-    processes, _, together = shared_out(settings, list(jobs), at_once)
+    processes, _, together = shared_out(settings, list(runs), at_once)
     with console.status("measuring how fast such runs are here ..."):
-        speeds.learn(jobs, together)
-    seconds = speeds.expected(jobs, together, processes)
+        speeds.learn(runs, together)
+    seconds = speeds.expected(runs, together, processes)
     cores = f"{processes} core{'s' if processes > 1 else ''}"
     if seconds is None:
-        unknown = sum(speeds.of(job, together) is None for job in jobs)
-        text = f"{len(jobs)} runs to do; {unknown} of them are not measured yet, --dry-run again measures more"
+        unknown = sum(speeds.of(run, together) is None for run in runs)
+        text = f"{len(runs)} runs to do; {unknown} of them are not measured yet, --dry-run again measures more"
     else:
-        text = f"{len(jobs)} runs to do, about {duration(seconds)} on {cores}"
+        text = f"{len(runs)} runs to do, about {duration(seconds)} on {cores}"
     console.print(text, soft_wrap=True, markup=False)
 
 
 def _dry_run(
     console: Console,
-    jobs: Sequence[PlannedRun],
+    runs: Sequence[PlannedRun],
     config_dirs: Sequence[Path],
     settings: Mapping[str, Any],
     at_once: int | None,
@@ -140,20 +140,20 @@ def _dry_run(
     mistakes: defaultdict[str, list[PlannedRun]] = defaultdict(list)
     to_do: dict[PlannedRun, int] = {}
     store = Path()
-    console.print(counted(jobs), soft_wrap=True, markup=False)
-    data = needed(jobs, recall.compose, recall.load)
+    console.print(counted(runs), soft_wrap=True, markup=False)
+    data = needed(runs, recall.compose, recall.load)
     for one in data:
         console.print(str(one), soft_wrap=True, markup=False)
-    waiting = {job for one in data if one.missing for job in one.jobs}
-    with console.status(f"preparing {len(jobs)} runs ..."):
-        for job in [job for job in jobs if job not in waiting]:
+    waiting = {run for one in data if one.missing for run in one.runs}
+    with console.status(f"preparing {len(runs)} runs ..."):
+        for run in [run for run in runs if run not in waiting]:
             try:
-                found = recall.status(job)
-                console.print(f"{found.state:<10}  {found.run_id:<30}  {job}", soft_wrap=True, markup=False)
+                found = recall.status(run)
+                console.print(f"{found.state:<10}  {found.run_id:<30}  {run}", soft_wrap=True, markup=False)
                 if found.state in ("new", Status.UNFINISHED, Status.FAILED):
-                    store, to_do[job] = found.store, found.rounds
+                    store, to_do[run] = found.store, found.rounds
             except UserError as error:
-                mistakes[str(error)].append(job)
+                mistakes[str(error)].append(run)
     for line in told_once("invalid", mistakes):
         console.print(line, soft_wrap=True, markup=False)
     _hours(console, to_do, store, settings, at_once)

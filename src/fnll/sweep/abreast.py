@@ -62,12 +62,12 @@ class Abreast:
     def __len__(self) -> int:
         return len(self._members)
 
-    def add(self, job: PlannedRun, send: Send) -> None:
+    def add(self, planned: PlannedRun, send: Send) -> None:
         """Let a run join, and go to where it first asks for its clients' work."""
         member = RunAbreast(send)
 
         def body(inquiry: Inquiry) -> Outcome:
-            return perform(job, send, spare_core=False, executor_of=lambda run: member.executor(run, inquiry))
+            return perform(planned, send, spare_core=False, executor_of=lambda run: member.executor(run, inquiry))
 
         self._members[member] = Suspended(body, exact=False, around=member.ears.open)
         self._advance(member, None)

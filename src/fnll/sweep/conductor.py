@@ -22,7 +22,7 @@ class Launcher(Protocol):
     manner: str  # how it does them, for a person
     patience: float  # seconds after which a run that is busy elsewhere is asked for again
 
-    def submit(self, jobs: Sequence[PlannedRun]) -> None: ...
+    def submit(self, runs: Sequence[PlannedRun]) -> None: ...
 
     def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]: ...  # as soon as there is one
 
@@ -32,11 +32,11 @@ class Launcher(Protocol):
 class Display(Protocol):
     """Shows a sweep to a person."""
 
-    def show(self, job: PlannedRun, event: Event) -> None: ...
+    def show(self, run: PlannedRun, event: Event) -> None: ...
 
-    def postpone(self, job: PlannedRun) -> None: ...
+    def postpone(self, run: PlannedRun) -> None: ...
 
-    def settle(self, job: PlannedRun, outcome: Outcome) -> None: ...
+    def settle(self, run: PlannedRun, outcome: Outcome) -> None: ...
 
     def tick(self) -> None: ...
 
@@ -49,7 +49,7 @@ class Conductor:
         launcher: Launcher,
         display: Display,
         clock: Callable[[], float] = time.monotonic,
-        recall: Callable[[PlannedRun], Outcome | None] = lambda job: None,  # how a finished run ended
+        recall: Callable[[PlannedRun], Outcome | None] = lambda run: None,  # how a finished run ended
     ) -> None:
         self.launcher, self.display, self.clock, self.recall = launcher, display, clock, recall
         self.waiting: deque[PlannedRun] = deque()
@@ -59,68 +59,68 @@ class Conductor:
         self.folders: dict[PlannedRun, str] = {}
         self.outcomes: dict[PlannedRun, Outcome] = {}
 
-    def run(self, jobs: Sequence[PlannedRun]) -> dict[PlannedRun, Outcome]:
-        """Do the jobs; returns when all have an outcome, raises if none of them can be stored."""
-        self.waiting.extend(jobs)
-        while len(self.outcomes) < len(jobs):
+    def run(self, runs: Sequence[PlannedRun]) -> dict[PlannedRun, Outcome]:
+        """Do the runs; returns when all have an outcome, raises if none of them can be stored."""
+        self.waiting.extend(runs)
+        while len(self.outcomes) < len(runs):
             self._submit()
-            if len(self.outcomes) < len(jobs):
-                for job, event in self.launcher.events(TICK):
-                    self._handle(job, event)
+            if len(self.outcomes) < len(runs):
+                for run, event in self.launcher.events(TICK):
+                    self._handle(run, event)
             self.display.tick()
-        return {job: self.outcomes[job] for job in jobs}
+        return {run: self.outcomes[run] for run in runs}
 
     def _submit(self) -> None:
         now = self.clock()
-        due = [job for when, job in self.postponed if when <= now]
-        self.postponed = [(when, job) for when, job in self.postponed if when > now]
+        due = [run for when, run in self.postponed if when <= now]
+        self.postponed = [(when, run) for when, run in self.postponed if when > now]
         self.waiting.extend(due)
         chosen: list[PlannedRun] = []
         while self.waiting and len(chosen) < self.launcher.room - len(self.running):
-            job = self.waiting.popleft()
-            if outcome := self.recall(job):
-                self._settle(job, outcome)
+            run = self.waiting.popleft()
+            if outcome := self.recall(run):
+                self._settle(run, outcome)
                 self.display.tick()
             else:
-                chosen.append(job)
+                chosen.append(run)
         if chosen:
             self.running.update(chosen)
             self.launcher.submit(chosen)
 
-    def _handle(self, job: PlannedRun, event: Event) -> None:
+    def _handle(self, run: PlannedRun, event: Event) -> None:
         if isinstance(event, Ended):
-            self._ended(job, event.outcome)
+            self._ended(run, event.outcome)
         elif isinstance(event, Lost):
-            self._lost(job, event.reason)
+            self._lost(run, event.reason)
         else:
             if isinstance(event, Begun):
-                self.folders[job] = event.folder
-            self.display.show(job, event)
+                self.folders[run] = event.folder
+            self.display.show(run, event)
 
-    def _ended(self, job: PlannedRun, outcome: Outcome) -> None:
-        self.running.remove(job)
+    def _ended(self, run: PlannedRun, outcome: Outcome) -> None:
+        self.running.remove(run)
         if outcome.kind is Ending.BLOCKED:
             raise UserError(f"{outcome.detail}; once that is fixed, the same command resumes")
         if outcome.kind is Ending.BUSY:
-            self.postponed.append((self.clock() + self.launcher.patience, job))
-            self.display.postpone(job)
+            self.postponed.append((self.clock() + self.launcher.patience, run))
+            self.display.postpone(run)
         else:
-            self._settle(job, outcome)
+            self._settle(run, outcome)
 
-    def _lost(self, job: PlannedRun, reason: str) -> None:
-        self.running.remove(job)
-        self.deaths[job] += 1
-        if self.deaths[job] < TRIES:
-            self.display.postpone(job)
-            self.waiting.appendleft(job)
+    def _lost(self, run: PlannedRun, reason: str) -> None:
+        self.running.remove(run)
+        self.deaths[run] += 1
+        if self.deaths[run] < TRIES:
+            self.display.postpone(run)
+            self.waiting.appendleft(run)
             return
         text = f"its process died {TRIES} times, last by {reason}"
-        if job in self.folders:
+        if run in self.folders:
             from fnll.sweep.perform import give_up  # late: the conductor itself needs no torch
 
-            give_up(job, self.folders[job], text)
-        self._settle(job, Outcome(Ending.FAILED, text))
+            give_up(run, self.folders[run], text)
+        self._settle(run, Outcome(Ending.FAILED, text))
 
-    def _settle(self, job: PlannedRun, outcome: Outcome) -> None:
-        self.outcomes[job] = outcome
-        self.display.settle(job, outcome)
+    def _settle(self, run: PlannedRun, outcome: Outcome) -> None:
+        self.outcomes[run] = outcome
+        self.display.settle(run, outcome)

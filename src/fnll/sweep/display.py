@@ -73,20 +73,20 @@ class SweepProgress:
             return self.expected * (1 - self.share)
         return (self.clock() - self.started) * (1 - self.share) * self.total / work if work else None
 
-    def show(self, job: PlannedRun, event: Event) -> None:
-        self.postponed.discard(job)
+    def show(self, run: PlannedRun, event: Event) -> None:
+        self.postponed.discard(run)
         if isinstance(event, Begun):
-            self.running[job] = Course(self.clock(), event.step, event.step, event.rounds)
-        elif isinstance(event, Evaluated) and job in self.running:
-            self.running[job].step, self.running[job].accuracy = event.step, event.accuracy
+            self.running[run] = Course(self.clock(), event.step, event.step, event.rounds)
+        elif isinstance(event, Evaluated) and run in self.running:
+            self.running[run].step, self.running[run].accuracy = event.step, event.accuracy
 
-    def postpone(self, job: PlannedRun) -> None:
-        self.running.pop(job, None)
-        self.postponed.add(job)
+    def postpone(self, run: PlannedRun) -> None:
+        self.running.pop(run, None)
+        self.postponed.add(run)
 
-    def settle(self, job: PlannedRun, outcome: Outcome) -> None:
-        course = self.running.pop(job, None)
-        self.postponed.discard(job)
+    def settle(self, run: PlannedRun, outcome: Outcome) -> None:
+        course = self.running.pop(run, None)
+        self.postponed.discard(run)
         self.ended[outcome.kind] += 1
         self.work += 1 - course.first / max(1, course.rounds) if course else 0.0
 
@@ -116,26 +116,26 @@ class Plain:
         self.spoken = self.clock()
         self.console.print(text, soft_wrap=True, markup=False)
 
-    def show(self, job: PlannedRun, event: Event) -> None:
-        self.tally.show(job, event)
+    def show(self, run: PlannedRun, event: Event) -> None:
+        self.tally.show(run, event)
         if isinstance(event, Said) and not self.warned & {event.text, event.about}:
             self.warned |= {event.text, event.about} - {""}  # thirty runs with one warning say it once
-            self.say(f"{job}: {event.text}")
+            self.say(f"{run}: {event.text}")
 
-    def postpone(self, job: PlannedRun) -> None:
-        self.tally.postpone(job)
+    def postpone(self, run: PlannedRun) -> None:
+        self.tally.postpone(run)
 
-    def settle(self, job: PlannedRun, outcome: Outcome) -> None:
-        self.tally.settle(job, outcome)
+    def settle(self, run: PlannedRun, outcome: Outcome) -> None:
+        self.tally.settle(run, outcome)
         if outcome.kind is not Ending.KNOWN:
             place = f"{self.tally.done:>{len(str(self.tally.total))}}/{self.tally.total}"
-            self.say(f"{place}  {job}: {said(outcome)}")
+            self.say(f"{place}  {run}: {said(outcome)}")
 
     def tick(self) -> None:
         if self.clock() - self.spoken < HEARTBEAT:
             return
-        doing = [f"{job} {course.step}/{course.rounds}" for job, course in self.tally.running.items()]
-        doing += [f"{job} waits for another process" for job in self.tally.postponed]
+        doing = [f"{run} {course.step}/{course.rounds}" for run, course in self.tally.running.items()]
+        doing += [f"{run} waits for another process" for run in self.tally.postponed]
         place = f"{self.tally.done}/{self.tally.total} done"
         self.say("  ".join(text for text in (place, time_left(self.tally.left()), ", ".join(doing)) if text))
 
@@ -167,27 +167,27 @@ class Terminal(Plain):
 
     def tick(self) -> None:
         tally, now = self.tally, self.clock()
-        gone: list[PlannedRun | None] = [job for job in self.rows if job is not None and job not in tally.running]
-        if gone or any(job not in self.rows for job in tally.running):
+        gone: list[PlannedRun | None] = [run for run in self.rows if run is not None and run not in tally.running]
+        if gone or any(run not in self.rows for run in tally.running):
             gone.append(None)  # to be drawn again below the others
-        for job in gone:
-            if job in self.rows:
-                self.bars.remove_task(self.rows.pop(job))
-        for job, course in tally.running.items():
+        for run in gone:
+            if run in self.rows:
+                self.bars.remove_task(self.rows.pop(run))
+        for run, course in tally.running.items():
             accuracy = "" if course.accuracy is None else f"{course.accuracy:.1%}"
-            self._draw(job, course.share, f"{course.step}/{course.rounds}", accuracy, course.left(now))
+            self._draw(run, course.share, f"{course.step}/{course.rounds}", accuracy, course.left(now))
         failed = f"{tally.ended[Ending.FAILED]} failed" if tally.ended[Ending.FAILED] else ""
         waiting = f"{len(tally.postponed)} busy elsewhere" if tally.postponed else ""
         note = "  ".join(text for text in (failed, waiting) if text)
         self._draw(None, tally.share, f"{tally.done}/{tally.total}", note, tally.left())
         self.bars.refresh()
 
-    def _draw(self, job: PlannedRun | None, share: float, count: str, note: str, left: float | None) -> None:
+    def _draw(self, run: PlannedRun | None, share: float, count: str, note: str, left: float | None) -> None:
         fields: dict[str, Any] = {"count": count, "note": note, "left": time_left(left)}
-        if job not in self.rows:
-            name = escape(str(job)) if job else "all runs"
-            self.rows[job] = self.bars.add_task(name, total=1.0, **fields)
-        self.bars.update(self.rows[job], completed=share, **fields)
+        if run not in self.rows:
+            name = escape(str(run)) if run else "all runs"
+            self.rows[run] = self.bars.add_task(name, total=1.0, **fields)
+        self.bars.update(self.rows[run], completed=share, **fields)
 
 
 def summarise(outcomes: Mapping[PlannedRun, Outcome], seconds: float) -> list[str]:
@@ -199,9 +199,9 @@ def summarise(outcomes: Mapping[PlannedRun, Outcome], seconds: float) -> list[st
     lines = [f"{len(outcomes)} runs in {duration(seconds)}: {counted or 'nothing to do'}"]
     for kind in (Ending.DECLINED, Ending.FAILED):
         reasons: defaultdict[str, list[PlannedRun]] = defaultdict(list)
-        for job, outcome in outcomes.items():
+        for run, outcome in outcomes.items():
             if outcome.kind is kind:
-                reasons[outcome.detail].append(job)
+                reasons[outcome.detail].append(run)
         lines += told_once(kind, reasons, commands=kind is Ending.FAILED)
     return [*lines, *_warnings(outcomes)]
 
@@ -209,12 +209,12 @@ def summarise(outcomes: Mapping[PlannedRun, Outcome], seconds: float) -> list[st
 def told_once(what: str, reasons: Mapping[str, Sequence[PlannedRun]], *, commands: bool = True) -> list[str]:
     """Each reason once, with the runs it holds for: the first few as commands that repeat them, the others by name."""
     lines = []
-    for reason, jobs in reasons.items():
-        number = f"{len(jobs)} runs " if len(jobs) > 1 else ""
+    for reason, runs in reasons.items():
+        number = f"{len(runs)} runs " if len(runs) > 1 else ""
         lines.append(f"{number}{what}: {reason}")
-        shown = jobs[:SHOWN] if commands and len(jobs) > SHOWN + 1 else jobs
-        lines += [f"  {job.command}" if commands else f"  {job}" for job in shown]
-        if rest := [str(job) for job in jobs[len(shown) :]]:
+        shown = runs[:SHOWN] if commands and len(runs) > SHOWN + 1 else runs
+        lines += [f"  {run.command}" if commands else f"  {run}" for run in shown]
+        if rest := [str(run) for run in runs[len(shown) :]]:
             lines.append(f"  and {len(rest)} more: {', '.join(rest)}")
     return lines
 
@@ -222,13 +222,13 @@ def told_once(what: str, reasons: Mapping[str, Sequence[PlannedRun]], *, command
 def _warnings(outcomes: Mapping[PlannedRun, Outcome]) -> list[str]:
     """What runs warned of, each with its runs: it is in their folders and below every table, too."""
     found: defaultdict[str, list[PlannedRun]] = defaultdict(list)
-    for job, outcome in outcomes.items():
+    for run, outcome in outcomes.items():
         for text in outcome.warnings:
-            found[text].append(job)
+            found[text].append(run)
     lines = []
-    for text, jobs in found.items():
-        some = ", ".join(map(str, jobs[:NAMED])) + (f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else "")
-        lines.append(f"warning: {text} ({'all runs' if len(jobs) == len(outcomes) > 1 else some})")
+    for text, runs in found.items():
+        some = ", ".join(map(str, runs[:NAMED])) + (f" and {len(runs) - NAMED} more" if len(runs) > NAMED else "")
+        lines.append(f"warning: {text} ({'all runs' if len(runs) == len(outcomes) > 1 else some})")
     return lines
 
 

@@ -64,7 +64,7 @@ class PlannedRun:
 class Grid:
     """The runs of a sweep, and the settings of its launcher."""
 
-    jobs: tuple[PlannedRun, ...]
+    runs: tuple[PlannedRun, ...]
     settings: Mapping[str, Any]  # the config node `sweep`
 
 
@@ -96,29 +96,29 @@ def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
     for_methods.require_shared(own, methods, dirs)
     unique = {tuple(assignment.values()): (assignment, name) for assignment, name in found}
     labels = _labels([assignment for assignment, _ in unique.values()], dirs)
-    jobs = [
+    runs = [
         PlannedRun(
             words, _value(assignment.get(METHOD, name)), label, _value(assignment.get(SEED, "")), dirs, allowed()
         )
         for (words, (assignment, name)), label in zip(unique.items(), labels, strict=True)
     ]
-    return Grid(tuple(jobs), settings)
+    return Grid(tuple(runs), settings)
 
 
-def shard(jobs: Sequence[PlannedRun], part: str) -> tuple[PlannedRun, ...]:
-    """Every n-th job: `2/8` is the second of eight parts that together are the whole."""
+def shard(runs: Sequence[PlannedRun], part: str) -> tuple[PlannedRun, ...]:
+    """Every n-th run: `2/8` is the second of eight parts that together are the whole."""
     match = re.fullmatch(r"(\d+)/(\d+)", part)
     i, n = (int(match[1]), int(match[2])) if match else (0, 0)
     require(1 <= i <= n, f"--shard is PART/PARTS with 1 <= PART <= PARTS, got {part!r}; 2/8 is the second of eight")
-    return tuple(jobs[i - 1 :: n])
+    return tuple(runs[i - 1 :: n])
 
 
-def alike_first(jobs: Sequence[PlannedRun]) -> list[PlannedRun]:
+def alike_first(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The same runs with those next to each other whose clients' training may be stacked: method by method."""
     kinds: dict[tuple[str, ...], list[PlannedRun]] = {}
-    for job in jobs:
-        kinds.setdefault(tuple(w for w in job.words if w.lstrip("+~").startswith(TRAINING)), []).append(job)
-    return [job for kind in kinds.values() for job in kind]
+    for run in runs:
+        kinds.setdefault(tuple(w for w in run.words if w.lstrip("+~").startswith(TRAINING)), []).append(run)
+    return [run for kind in kinds.values() for run in kind]
 
 
 def parse(words: Iterable[str], config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:

@@ -31,18 +31,18 @@ class Speeds:
         with suppress(OSError, ValueError, AttributeError):  # none yet, or not ours: measured again
             self.known = {str(kind): float(seconds) for kind, seconds in json.loads(self.path.read_text()).items()}
 
-    def of(self, job: PlannedRun, together: int) -> float | None:
+    def of(self, run: PlannedRun, together: int) -> float | None:
         """Seconds of a step, if runs like this one were measured."""
-        return self.known.get(kind_of(job, together))
+        return self.known.get(kind_of(run, together))
 
-    def learn(self, jobs: Iterable[PlannedRun], together: int) -> None:
+    def learn(self, runs: Iterable[PlannedRun], together: int) -> None:
         """Measure the kinds of runs that are not known yet, and keep what was found."""
-        fresh = {kind_of(job, together): job for job in jobs if self.of(job, together) is None}
+        fresh = {kind_of(run, together): run for run in runs if self.of(run, together) is None}
         end = time.monotonic() + LONGEST
-        for kind, job in fresh.items():
+        for kind, run in fresh.items():
             if time.monotonic() > end:
                 break
-            seconds = measured(job, min(COMPANY, together))
+            seconds = measured(run, min(COMPANY, together))
             if seconds is not None:
                 self.known[kind] = seconds
         if fresh:
@@ -51,7 +51,7 @@ class Speeds:
 
     def expected(self, rounds: Mapping[PlannedRun, int], together: int, processes: int) -> float | None:
         """Seconds for so many steps of these runs; None if some of them were not measured."""
-        parts = [(self.of(job, together), steps) for job, steps in rounds.items()]
+        parts = [(self.of(run, together), steps) for run, steps in rounds.items()]
         total = 0.0
         for seconds, steps in parts:
             if seconds is None:
@@ -61,19 +61,19 @@ class Speeds:
         return max(total / processes, longest if together == 1 else 0.0)
 
 
-def kind_of(job: PlannedRun, together: int) -> str:
+def kind_of(run: PlannedRun, together: int) -> str:
     """A name for runs that are equally fast on this machine."""
-    words = sorted(word for word in job.words if word.lstrip("+~").split("=")[0].split(".")[0] not in IDLE)
+    words = sorted(word for word in run.words if word.lstrip("+~").split("=")[0].split(".")[0] not in IDLE)
     facts = [*words, f"together={together > 1}", platform.node(), platform.machine(), str(os.cpu_count())]
-    return f"{job.method} {hashlib.blake2b(json.dumps(facts).encode(), digest_size=6).hexdigest()}"
+    return f"{run.method} {hashlib.blake2b(json.dumps(facts).encode(), digest_size=6).hexdigest()}"
 
 
 class _EnoughError(BaseException):
     """Ends a run whose speed is known."""
 
 
-def measured(job: PlannedRun, count: int) -> float | None:
-    """Seconds of one step of one of `count` runs like `job`, done for a moment in a store of their own."""
+def measured(run: PlannedRun, count: int) -> float | None:
+    """Seconds of one step of one of `count` runs like `run`, done for a moment in a store of their own."""
     from fnll.sweep.abreast import Abreast  # late: torch takes seconds to import
     from fnll.sweep.events import Evaluated, Event
 
@@ -88,17 +88,17 @@ def measured(job: PlannedRun, count: int) -> float | None:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # the runs themselves will say it
     with temporary_folder() as store:
-        runs = Abreast()
+        company = Abreast()
         try:
             for seed in range(count):
-                words = (*job.words, f"seed={seed}", f"runs_dir={store}", "eval_every=1")
-                runs.add(PlannedRun(words, job.method, config_dirs=job.config_dirs, allowed=job.allowed), send)
-            while len(runs):
-                runs.turn()
+                words = (*run.words, f"seed={seed}", f"runs_dir={store}", "eval_every=1")
+                company.add(PlannedRun(words, run.method, config_dirs=run.config_dirs, allowed=run.allowed), send)
+            while len(company):
+                company.turn()
         except _EnoughError:
             pass
         finally:
-            runs.close()
+            company.close()
             logging.disable(before)
     if len(at) < 2:
         return None

@@ -19,7 +19,7 @@ NAMES = ("local", "submitit", "ray")
 
 
 def launcher_of(
-    settings: Mapping[str, Any], jobs: Sequence[PlannedRun], at_once: int | None, runs_dir: Path
+    settings: Mapping[str, Any], runs: Sequence[PlannedRun], at_once: int | None, runs_dir: Path
 ) -> Launcher:
     """The launcher that `sweep.launcher` names; `at_once` is --jobs, which only this machine needs."""
     name = settings["launcher"]
@@ -27,16 +27,16 @@ def launcher_of(
     if name == "local":
         from fnll.sweep.machine import LocalLauncher
 
-        processes, spare_core, together = shared_out(settings, jobs, at_once)
+        processes, spare_core, together = shared_out(settings, runs, at_once)
         return LocalLauncher(processes, spare_core=spare_core, together=together)
     if name == "submitit":
         from fnll.sweep.slurm import Submitit
 
-        return Submitit(settings["submitit"], runs_dir, len(jobs))
+        return Submitit(settings["submitit"], runs_dir, len(runs))
     if name == "ray":
         from fnll.sweep.ray_tasks import RayLauncher
 
-        return RayLauncher(settings["ray"], len(jobs))
+        return RayLauncher(settings["ray"], len(runs))
     raise UserError(unknown_launcher(name))
 
 
@@ -45,17 +45,17 @@ def unknown_launcher(name: object) -> str:
     return f"sweep.launcher={name} is not known; {nearest(str(name), NAMES)}"
 
 
-def shared_out(settings: Mapping[str, Any], jobs: Sequence[PlannedRun], at_once: int | None) -> tuple[int, bool, int]:
+def shared_out(settings: Mapping[str, Any], runs: Sequence[PlannedRun], at_once: int | None) -> tuple[int, bool, int]:
     """How this machine does the runs: processes, whether cores are left over, and runs together in each process."""
     from fnll.sweep.machine import room_for
 
-    executors = {tuple(word for word in job.words if word.lstrip("+~").startswith("executor")): job for job in jobs}
-    configs = [compose(job.words, job.config_dirs).cfg for job in executors.values()]
+    executors = {tuple(word for word in run.words if word.lstrip("+~").startswith("executor")): run for run in runs}
+    configs = [compose(run.words, run.config_dirs).cfg for run in executors.values()]
     cores = usable_cores()
-    processes, spare_core = room_for(configs, min(at_once or cores, len(jobs)), cores)
+    processes, spare_core = room_for(configs, min(at_once or cores, len(runs)), cores)
     if any(cfg.executor._target_ != STACKING for cfg in configs):
         return processes, spare_core, 1
-    return processes, spare_core, min(settings["together"], math.ceil(len(jobs) / processes))
+    return processes, spare_core, min(settings["together"], math.ceil(len(runs) / processes))
 
 
 def check_store(runs_dir: Path) -> None:

@@ -33,10 +33,10 @@ def warm_up() -> None:
         forkserver.ensure_running()
 
 
-def room_for(configs: Iterable[DictConfig], jobs: int, usable: int) -> tuple[int, bool]:
-    """How many of these runs at a time, at most `jobs`, keep `usable` cores busy; and whether cores are left over."""
+def room_for(configs: Iterable[DictConfig], most: int, usable: int) -> tuple[int, bool]:
+    """How many of these runs at a time, at most `most`, keep `usable` cores busy; and whether cores are left over."""
     cores = max(cores_of(cfg, usable) for cfg in configs)
-    room = max(1, min(jobs, usable // cores))
+    room = max(1, min(most, usable // cores))
     return room, room * (cores + 1) <= usable
 
 
@@ -61,20 +61,20 @@ class LocalLauncher:
         self._waiting: list[PlannedRun] = []
         self._apart: set[PlannedRun] = set()  # runs whose process died under several: next time each has its own
 
-    def submit(self, jobs: Sequence[PlannedRun]) -> None:
+    def submit(self, runs: Sequence[PlannedRun]) -> None:
         warm_up()  # not before: a sweep whose runs are all finished needs no torch
-        self._waiting += jobs
+        self._waiting += runs
         self._assign()
 
     def _assign(self) -> None:
-        for job in list(self._waiting):
-            if (worker := self._worker_for(job)) is not None:
-                self._waiting.remove(job)
-                worker.take(job, together=self.together > 1 and job not in self._apart)
+        for run in list(self._waiting):
+            if (worker := self._worker_for(run)) is not None:
+                self._waiting.remove(run)
+                worker.take(run, together=self.together > 1 and run not in self._apart)
 
-    def _worker_for(self, job: PlannedRun) -> Runner | None:
+    def _worker_for(self, run: PlannedRun) -> Runner | None:
         """One that is idle, a new one, or one with room for another run; None if all are full."""
-        if self.together > 1 and job not in self._apart:
+        if self.together > 1 and run not in self._apart:
             for worker in self._workers:
                 if 0 < len(worker.runs) < self.together and not worker.runs_alone:
                     return worker
@@ -99,7 +99,7 @@ class LocalLauncher:
             lost = list(worker.runs.values())
             if len(lost) > 1:
                 self._apart.update(lost)
-            told += [(job, Lost(worker.cause_of_death)) for job in lost]
+            told += [(run, Lost(worker.cause_of_death)) for run in lost]
         return told
 
     def close(self) -> None:
@@ -120,11 +120,11 @@ class Runner(WorkerProcess):
         self.runs_alone = False
         self._tickets = count()
 
-    def take(self, job: PlannedRun, *, together: bool) -> None:
+    def take(self, run: PlannedRun, *, together: bool) -> None:
         ticket = next(self._tickets)
-        self.runs[ticket], self.runs_alone = job, not together
+        self.runs[ticket], self.runs_alone = run, not together
         with suppress(*GONE):  # if it died meanwhile, `LocalLauncher.events` finds out
-            self.connection.send((ticket, job, together))
+            self.connection.send((ticket, run, together))
 
     def hear(self) -> list[tuple[PlannedRun, Event]]:
         """What it has said so far; runs that ended are no longer its own."""

@@ -20,25 +20,25 @@ class Needed:
     """One data set, and the runs that are on it."""
 
     name: str  # the choice of `dataset`
-    jobs: tuple[PlannedRun, ...]
+    runs: tuple[PlannedRun, ...]
     missing: str  # what is wrong with it and what to do; empty if it is there
 
     def __str__(self) -> str:
-        runs = "1 run" if len(self.jobs) == 1 else f"{len(self.jobs)} runs"
+        number = "1 run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
         return (
-            f"data: {self.name} is here, for {runs}"
+            f"data: {self.name} is here, for {number}"
             if not self.missing
-            else f"data is missing, for {runs}. {self.missing}"
+            else f"data is missing, for {number}. {self.missing}"
         )
 
 
 def needed(
-    jobs: Sequence[PlannedRun], compose: Callable[[Sequence[str]], Request], load: Callable[[DictConfig], object]
+    runs: Sequence[PlannedRun], compose: Callable[[Sequence[str]], Request], load: Callable[[DictConfig], object]
 ) -> list[Needed]:
     """The data of a grid: found by looking, once for all runs that say the same about it."""
     alike: defaultdict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
-    for job in jobs:
-        alike[tuple(word for word in job.words if word.split("=")[0].split(".")[0] in DECIDES)].append(job)
+    for run in runs:
+        alike[tuple(word for word in run.words if word.split("=")[0].split(".")[0] in DECIDES)].append(run)
     by_name: defaultdict[tuple[str, str], list[PlannedRun]] = defaultdict(list)
     for some in alike.values():
         request = compose(some[0].words)
@@ -54,9 +54,9 @@ def _missing(request: Request, load: Callable[[DictConfig], object]) -> str:
     return ""
 
 
-def counted(jobs: Sequence[PlannedRun]) -> str:
+def counted(runs: Sequence[PlannedRun]) -> str:
     """`315 runs: 63 cells, 5 seeds`."""
-    cells, seeds = {(job.method, job.label) for job in jobs}, {job.seed for job in jobs}
+    cells, seeds = {(run.method, run.label) for run in runs}, {run.seed for run in runs}
     if len(seeds) < 2:
-        return "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
-    return f"{len(jobs)} runs: {len(cells)} cell{'s' if len(cells) > 1 else ''}, {len(seeds)} seeds"
+        return "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    return f"{len(runs)} runs: {len(cells)} cell{'s' if len(cells) > 1 else ''}, {len(seeds)} seeds"

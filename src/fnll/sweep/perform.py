@@ -49,7 +49,7 @@ class Reporter:
 
 
 def perform(
-    job: PlannedRun,
+    planned: PlannedRun,
     send: Send,
     *,
     spare_core: bool | None = None,
@@ -59,15 +59,15 @@ def perform(
     started = time.monotonic()
     reporter = Reporter(send)
     with listening(lambda text, about: send(Said(text, about))) as warned:
-        outcome = _attempt(job, reporter, warned, started, spare_core=spare_core, executor_of=executor_of)
+        outcome = _attempt(planned, reporter, warned, started, spare_core=spare_core, executor_of=executor_of)
     told = tuple(notice.get("about") or text for text, notice in warned.found.items())
     return replace(outcome, warnings=tuple(dict.fromkeys(told)))
 
 
-def _attempt(job: PlannedRun, reporter: Reporter, warned: Warned, started: float, **settings: Any) -> Outcome:
+def _attempt(planned: PlannedRun, reporter: Reporter, warned: Warned, started: float, **settings: Any) -> Outcome:
     try:
-        allow(*job.allowed)
-        request = compose(job.words, job.config_dirs)
+        allow(*planned.allowed)
+        request = compose(planned.words, planned.config_dirs)
         limit_threads(OmegaConf.select(request.cfg, "executor.threads", default=1))
         mirrors = watchers(request)
         summary = execute(prepare_or_record(request), [reporter, *mirrors], warned=warned, **settings)
@@ -84,13 +84,13 @@ def _attempt(job: PlannedRun, reporter: Reporter, warned: Warned, started: float
     return Outcome(kind, detail, summary["test/accuracy"]["last10"], time.monotonic() - started)
 
 
-def give_up(job: PlannedRun, folder: str, reason: str) -> None:
+def give_up(planned: PlannedRun, folder: str, reason: str) -> None:
     """Record in its folder that a run failed whose process could not do so itself."""
     run = RunFolder(Path(folder))
     try:
         run.open()
         if not run.finished:
-            run.mark(Status.FAILED, {"error": reason, "command": job.command})
+            run.mark(Status.FAILED, {"error": reason, "command": planned.command})
     except (UserError, OSError):
         return  # somebody else is at it again, or nothing can be written: the sweep's summary says it too
     finally:

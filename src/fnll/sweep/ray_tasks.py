@@ -42,27 +42,27 @@ class RayLauncher:
         self._task = self._ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0)(_perform)
         self._queue = queues.Queue(actor_options={"num_cpus": 0})
         self._running: dict[Any, tuple[int, PlannedRun]] = {}  # by the reference to the outcome
-        self._jobs: dict[int, PlannedRun] = {}  # what the numbers in the queue mean
+        self._runs: dict[int, PlannedRun] = {}  # what the numbers in the queue mean
 
-    def submit(self, jobs: Sequence[PlannedRun]) -> None:
-        for job in jobs:
-            number = len(self._jobs)
-            self._jobs[number] = job
-            self._running[self._task.remote(number, job, self._queue, os.getcwd())] = number, job
+    def submit(self, runs: Sequence[PlannedRun]) -> None:
+        for run in runs:
+            number = len(self._runs)
+            self._runs[number] = run
+            self._running[self._task.remote(number, run, self._queue, os.getcwd())] = number, run
 
     def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
         done, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=timeout)
         open_numbers = {number for number, _ in self._running.values()}
         said = self._queue.get_nowait_batch(self._queue.qsize())
-        told = [(self._jobs[number], event) for number, event in said if number in open_numbers]
+        told = [(self._runs[number], event) for number, event in said if number in open_numbers]
         return told + [self._settle(reference) for reference in done]
 
     def _settle(self, reference: Any) -> tuple[PlannedRun, Event]:
-        _, job = self._running.pop(reference)
+        _, run = self._running.pop(reference)
         try:
-            return job, Ended(self._ray.get(reference))
+            return run, Ended(self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
-            return job, Lost(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
+            return run, Lost(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
 
     def close(self) -> None:
         for reference in self._running:
@@ -86,14 +86,14 @@ class RayLauncher:
             ) from error
 
 
-def _perform(number: int, job: PlannedRun, queue: Any, directory: str) -> Outcome:
+def _perform(number: int, run: PlannedRun, queue: Any, directory: str) -> Outcome:
     from fnll.sweep.perform import perform
 
     require(
         os.path.isdir(directory), f"this node has no folder {directory}; start the sweep in one that all nodes share"
     )
     os.chdir(directory)
-    return perform(job, lambda event: queue.put((number, event)), spare_core=False)
+    return perform(run, lambda event: queue.put((number, event)), spare_core=False)
 
 
 def _import_ray() -> tuple[ModuleType, ModuleType]:

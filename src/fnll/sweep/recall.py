@@ -33,10 +33,10 @@ class Recall:
         self.compose = Composer(config_dirs)
         self._datasets: dict[str, Any] = {}
 
-    def outcome(self, job: PlannedRun) -> Outcome | None:
+    def outcome(self, run: PlannedRun) -> Outcome | None:
         """What a finished run came to; None for any other, and where it cannot be told without doing the run."""
         try:
-            request = self.compose(job.words)
+            request = self.compose(run.words)
             summary = finished(request)
         except UserError:  # the run itself says what is wrong, and records it
             return None
@@ -47,9 +47,9 @@ class Recall:
         warnings = tuple(dict.fromkeys(notice.get("about") or notice["text"] for notice in heard))
         return Outcome(Ending.KNOWN, detail, summary["test/accuracy"]["last10"], warnings=warnings)
 
-    def status(self, job: PlannedRun) -> Found:
+    def status(self, run: PlannedRun) -> Found:
         """Run id and state of a run."""
-        request = self.compose(job.words)
+        request = self.compose(run.words)
         store, rounds = store_of(request.cfg), int(request.cfg.rounds)
         if summary := finished(request):
             return Found(str(summary["run_id"]), Status.FINISHED, store, rounds)

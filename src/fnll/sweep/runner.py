@@ -23,7 +23,7 @@ from fnll.system.workers import begin
 
 
 def serve(connection: Connection, directory: str, spare_core: bool) -> None:
-    """Do the jobs that come through the pipe until it closes."""
+    """Do the runs that come through the pipe until it closes."""
     begin(directory)
 
     def send(ticket: int, event: Event) -> None:
@@ -36,13 +36,13 @@ def serve(connection: Connection, directory: str, spare_core: bool) -> None:
     with suppress(*GONE):
         while True:
             while not runs or connection.poll():  # with runs under way, only if another one waits to join them
-                ticket, job, together = connection.recv()
+                ticket, run, together = connection.recv()
                 to_parent = partial(send, ticket)
                 speak_through(to_parent)
                 if together:
-                    runs.add(job, to_parent)
+                    runs.add(run, to_parent)
                 else:
-                    to_parent(Ended(perform(job, to_parent, spare_core=spare_core)))
+                    to_parent(Ended(perform(run, to_parent, spare_core=spare_core)))
             runs.turn()
 
 

@@ -51,8 +51,8 @@ class Submitit:
             raise UserError(f"sweep.submitit: {text}; sweep.submitit.cluster=local needs no SLURM") from error
         self._pending: list[_Submission] = []
 
-    def submit(self, jobs: Sequence[PlannedRun]) -> None:
-        parts = [tuple(jobs[i : i + self.at_a_time]) for i in range(0, len(jobs), self.at_a_time)]
+    def submit(self, runs: Sequence[PlannedRun]) -> None:
+        parts = [tuple(runs[i : i + self.at_a_time]) for i in range(0, len(runs), self.at_a_time)]
         stamp = f"{time.time_ns():x}"
         tasks = [SlurmBatch(part, str(self.folder / f"progress-{stamp}-{i}.jsonl")) for i, part in enumerate(parts)]
         with self.executor.batch():  # one array job, where the system has those
@@ -75,14 +75,14 @@ class _Submission:
 
     def __init__(self, task: SlurmBatch, handle: Any) -> None:
         self.task, self.handle = task, handle
-        self.open = set(range(len(task.jobs)))
+        self.open = set(range(len(task.runs)))
         self._read = 0
 
     def hear(self) -> list[tuple[PlannedRun, Event]]:
         over = self.handle.done()
         told = self._progress()
         if over and self.open:
-            told += [(self.task.jobs[i], event) for i, event in enumerate(self._rest()) if i in self.open]
+            told += [(self.task.runs[i], event) for i, event in enumerate(self._rest()) if i in self.open]
             self.open.clear()
         return told
 
@@ -94,7 +94,7 @@ class _Submission:
         self._read += len(whole)
         told = [(i, event) for i, event in map(_decode, whole.decode().splitlines()) if i in self.open]
         self.open -= {i for i, event in told if isinstance(event, Ended)}
-        return [(self.task.jobs[i], event) for i, event in told]
+        return [(self.task.runs[i], event) for i, event in told]
 
     def _rest(self) -> list[Event]:
         """What became of the runs that the progress file says nothing about."""
@@ -103,20 +103,24 @@ class _Submission:
             return [Ended(outcome) for outcome in self.handle.result()]
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         logs = f"{reason} (log: {self.handle.paths.stderr})"
-        return [Lost(logs)] * len(self.task.jobs)
+        return [Lost(logs)] * len(self.task.runs)
 
 
 class SlurmBatch:
     """What a job of the batch system does. If its time is up, submitit asks for the checkpoint and queues that."""
 
-    def __init__(self, jobs: tuple[PlannedRun, ...], progress: str) -> None:
-        self.jobs, self.progress, self.directory = jobs, progress, os.getcwd()
+    def __init__(self, runs: tuple[PlannedRun, ...], progress: str) -> None:
+        self.runs, self.progress, self.directory = runs, progress, os.getcwd()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A batch that was queued by an earlier version calls its runs `jobs`."""
+        self.__dict__.update({"runs" if name == "jobs" else name: value for name, value in state.items()})
 
     def __call__(self) -> list[Outcome]:
         from fnll.sweep.perform import perform
 
         os.chdir(self.directory)
-        return [self._do(i, perform) for i in range(len(self.jobs))]
+        return [self._do(i, perform) for i in range(len(self.runs))]
 
     def _do(self, i: int, perform: Any) -> Outcome:
         spoken = 0.0
@@ -128,7 +132,7 @@ class SlurmBatch:
             spoken = time.monotonic()
             append_line(Path(self.progress), _encode(i, event))
 
-        outcome: Outcome = perform(self.jobs[i], send)
+        outcome: Outcome = perform(self.runs[i], send)
         send(Ended(outcome))
         return outcome
 

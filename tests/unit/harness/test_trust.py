@@ -75,8 +75,8 @@ def test_the_user_names_modules(mine):
     assert trust.allowed() == ("b", "c.d", "mine_here")
     request = compose(["method=mine"], [mine])
     assert "--allow=mine_here" in request.command
-    (job,) = expand(["method=mine"], [mine]).jobs
-    assert job.allowed == ("b", "c.d", "mine_here")
+    (run,) = expand(["method=mine"], [mine]).runs
+    assert run.allowed == ("b", "c.d", "mine_here")
     with pytest.raises(UserError, match=r"names mine_here\.os\.system"):
         compose(["method._target_=mine_here.os.system"])
 

@@ -183,13 +183,13 @@ def test_hydra_puts_every_cell_together_likewise(name):
 
 
 @cache
-def jobs(name: str) -> tuple[PlannedRun, ...]:
-    return expand([f"experiment=paper/{name}"]).jobs
+def runs(name: str) -> tuple[PlannedRun, ...]:
+    return expand([f"experiment=paper/{name}"]).runs
 
 
 def composed_as_by_hand(name: str, place: int) -> None:
     cell = cells(name)[place]
-    words = [word for word in jobs(name)[range(len(cells(name)))[place]].words if not word.startswith("seed=")]
+    words = [word for word in runs(name)[range(len(cells(name)))[place]].words if not word.startswith("seed=")]
     request = labelled(COMPOSE(words))
     by_hand = put_together(f"paper/{name}", cell)
     composed: Any = OmegaConf.to_container(request.cfg)
@@ -219,13 +219,13 @@ def test_all_tables_and_figures_of_the_papers_are_there():
 
 
 def test_words_select_cells_of_a_table():
-    jobs = expand(["experiment=paper/fedcorr_table2", "method=dividemix", "noise.rho=.6", "seed=0"]).jobs
-    assert [(job.words.count("method.lambda_u=0.0"), "noise.tau=0.5" in job.words) for job in jobs] == [
+    runs = expand(["experiment=paper/fedcorr_table2", "method=dividemix", "noise.rho=.6", "seed=0"]).runs
+    assert [(run.words.count("method.lambda_u=0.0"), "noise.tau=0.5" in run.words) for run in runs] == [
         (1, False), (0, True), (1, False), (0, True),
     ]  # fmt: skip
-    assert len(expand(["experiment=paper/fedcorr_table10", "model=lenet5"]).jobs) == 7 * 5
-    official = expand(["experiment=paper/fedcorr_table10", "model=lenet5", "method=fedcorr_official", "seed=0"]).jobs
-    assert {job.method for job in official} == {"fedcorr_official"}
+    assert len(expand(["experiment=paper/fedcorr_table10", "model=lenet5"]).runs) == 7 * 5
+    official = expand(["experiment=paper/fedcorr_table10", "model=lenet5", "method=fedcorr_official", "seed=0"]).runs
+    assert {run.method for run in official} == {"fedcorr_official"}
     assert len(official) == 7
     with pytest.raises(
         UserError, match=r"the table has no cell with noise\.rho=0\.2; it has noise\.rho=0\.0,0\.4,0\.6"
@@ -252,11 +252,11 @@ def test_every_table_has_a_small_size_or_says_why_not(name):
 
 
 def test_the_small_size_has_three_trials_on_digits():
-    jobs = expand(
+    runs = expand(
         ["experiment=paper/fedcorr_table2", "method=jointopt", "noise.rho=0.8", "noise.tau=0.5", "size=mini"]
-    ).jobs
-    assert len(jobs) == 2 * 3
-    pooled = [compose(job.words).cfg for job in jobs if "paper=fedcorr/mini_centralised" in job.words]
+    ).runs
+    assert len(runs) == 2 * 3
+    pooled = [compose(run.words).cfg for run in runs if "paper=fedcorr/mini_centralised" in run.words]
     assert len(pooled) == 3
     assert pooled[0].scenario.pooled
     assert pooled[0].dataset._target_.endswith("digits")

@@ -30,14 +30,14 @@ def planned(runs_dir, method="fedavg", seed=0, *more):
     return PlannedRun(words, method, seed=str(seed))
 
 
-def together(jobs):
-    """Drive `jobs` to their ends; returns what each said."""
-    runs, said = Abreast(), {job: [] for job in jobs}
-    for job in jobs:
-        runs.add(job, said[job].append)
+def together(runs):
+    """Drive `runs` to their ends; returns what each said."""
+    company, said = Abreast(), {run: [] for run in runs}
+    for run in runs:
+        company.add(run, said[run].append)
     turns = 0
-    while len(runs):
-        runs.turn()
+    while len(company):
+        company.turn()
         turns += 1
     return said, turns
 
@@ -74,11 +74,11 @@ def lanes(monkeypatch):
 
 def test_runs_agree_with_themselves_alone_and_share_steps(tmp_path, lanes):
     alone = [planned(tmp_path / "alone", "fedavg", seed) for seed in range(3)]
-    for job in alone:
-        assert perform(job, lambda event: None).kind is Ending.FINISHED
+    for run in alone:
+        assert perform(run, lambda event: None).kind is Ending.FINISHED
     assert max(lanes) == 2
-    jobs = [planned(tmp_path / "together", "fedavg", seed) for seed in range(3)]
-    said, turns = together(jobs)
+    runs = [planned(tmp_path / "together", "fedavg", seed) for seed in range(3)]
+    said, turns = together(runs)
     assert turns == 3
     assert max(lanes) == 6, "the clients of three runs in one block"
     agree(losses(tmp_path / "alone"), losses(tmp_path / "together"))
@@ -136,7 +136,7 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     said, _ = together([good[0], bad, good[1]])
     assert outcome(said[bad]).kind is Ending.FAILED
     assert "this client cannot be reached" in outcome(said[bad]).detail
-    assert [outcome(said[job]).kind for job in good] == [Ending.FINISHED] * 2
+    assert [outcome(said[run]).kind for run in good] == [Ending.FINISHED] * 2
     for seed in range(2):
         perform(planned(tmp_path / "alone", "fedavg", seed), lambda event: None)
     finished = {name: rows for name, rows in losses(tmp_path / "together").items() if len(rows) == 3}
@@ -145,15 +145,15 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
 
 def test_a_run_that_was_killed_is_resumed_among_others(tmp_path):
     store = tmp_path / "killed"
-    jobs = [planned(store, "fedavg", seed, "checkpoint_seconds=0") for seed in range(2)]
-    runs = Abreast()
-    for job in jobs:
-        runs.add(job, lambda event: None)
-    runs.turn()
-    runs.turn()
-    for run in list(runs._members.values()):
+    runs = [planned(store, "fedavg", seed, "checkpoint_seconds=0") for seed in range(2)]
+    company = Abreast()
+    for run in runs:
+        company.add(run, lambda event: None)
+    company.turn()
+    company.turn()
+    for run in list(company._members.values()):
         run.close()  # as if the process had died after a round or two: nothing is marked as finished
-    said, turns = together(jobs)
+    said, turns = together(runs)
     assert turns < 3, "it went on from its checkpoint"
     assert all(outcome(events).kind is Ending.FINISHED for events in said.values())
     together([planned(tmp_path / "whole", "fedavg", seed, "checkpoint_seconds=0") for seed in range(2)])
@@ -177,26 +177,26 @@ def test_each_run_keeps_its_own_warnings(tmp_path, monkeypatch):
         return real(self, state, updates, fed)
 
     monkeypatch.setattr(FedAvg, "aggregate", aggregate)
-    jobs = [planned(tmp_path, "fedavg", 0, f"fraction={fraction}") for fraction in (0.5, 1.0)]
+    runs = [planned(tmp_path, "fedavg", 0, f"fraction={fraction}") for fraction in (0.5, 1.0)]
     handlers = logging.getLogger().handlers
-    said, _ = together(jobs)
+    said, _ = together(runs)
     assert logging.getLogger().handlers == handlers
-    told = [[text for text in outcome(said[job]).warnings if "cohorts" in text] for job in jobs]
+    told = [[text for text in outcome(said[run]).warnings if "cohorts" in text] for run in runs]
     assert told == [["cohorts of 2"], ["cohorts of 4"]]
     kept = {line["text"] for path in tmp_path.iterdir() for line in warnings_in(path) if "cohorts" in line["text"]}
     assert kept == {"cohorts of 2", "cohorts of 4"}
 
 
 def test_other_executors_run_as_before(tmp_path):
-    job = planned(tmp_path, "fedavg", 0, "executor=serial")
-    said, turns = together([job])
+    run = planned(tmp_path, "fedavg", 0, "executor=serial")
+    said, turns = together([run])
     assert turns == 0
-    assert outcome(said[job]).kind is Ending.FINISHED
+    assert outcome(said[run]).kind is Ending.FINISHED
 
 
 def test_runs_that_train_alike_are_next_to_each_other():
-    jobs = [PlannedRun((f"seed={s}", f"method={m}"), m, seed=str(s)) for s in range(2) for m in ("a", "b")]
-    assert [(job.method, job.seed) for job in alike_first(jobs)] == [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")]
+    runs = [PlannedRun((f"seed={s}", f"method={m}"), m, seed=str(s)) for s in range(2) for m in ("a", "b")]
+    assert [(run.method, run.seed) for run in alike_first(runs)] == [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")]
 
 
 def test_the_size_of_a_group_is_checked(tmp_path):

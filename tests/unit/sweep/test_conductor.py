@@ -31,7 +31,7 @@ class Clock:
 
 
 class Script:
-    """A launcher that answers each submission of a job with the next events of that job's script."""
+    """A launcher that answers each submission of a run with the next events of that run's script."""
 
     patience = 10.0
     manner = "by a script"
@@ -42,17 +42,17 @@ class Script:
         self.pending: list[PlannedRun] = []
         self.most = 0
 
-    def submit(self, jobs: Sequence[PlannedRun]) -> None:
-        self.submitted += [(self.clock.now, job) for job in jobs]
-        self.pending += jobs
+    def submit(self, runs: Sequence[PlannedRun]) -> None:
+        self.submitted += [(self.clock.now, run) for run in runs]
+        self.pending += runs
         self.most = max(self.most, len(self.pending))
 
     def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
         self.clock.now += 1.0
         if not self.pending:
             return []
-        job = self.pending.pop(0)
-        return [(job, event) for event in self.script[job].pop(0)]
+        run = self.pending.pop(0)
+        return [(run, event) for event in self.script[run].pop(0)]
 
     def close(self) -> None: ...
 
@@ -81,7 +81,7 @@ def test_every_run_has_an_outcome_and_no_more_than_there_is_room_for_are_under_w
 def test_a_run_whose_process_died_is_tried_once_more() -> None:
     launcher, outcomes, _ = conduct({A: [[Lost("SIGKILL")], [GOOD]], B: [[GOOD]]}, room=1)
     assert outcomes[A].kind is Ending.FINISHED
-    assert [job for _, job in launcher.submitted] == [A, A, B]
+    assert [run for _, run in launcher.submitted] == [A, A, B]
 
 
 def test_a_run_whose_process_died_twice_has_failed_and_the_others_go_on() -> None:
@@ -94,7 +94,7 @@ def test_a_run_that_another_process_holds_is_asked_for_again_later() -> None:
     busy = Ended(Outcome(Ending.BUSY))
     launcher, outcomes, _ = conduct({A: [[busy], [busy], [Ended(Outcome(Ending.KNOWN))]], B: [[GOOD]]})
     assert outcomes[A].kind is Ending.KNOWN
-    times = [when for when, job in launcher.submitted if job is A]
+    times = [when for when, run in launcher.submitted if run is A]
     assert len(times) == 3
     assert all(later - sooner >= Script.patience for sooner, later in itertools.pairwise(times))
 
@@ -201,8 +201,8 @@ def test_cores_of_a_run_are_those_of_its_own_workers(node: dict[str, object], co
 
 
 def test_runs_at_a_time_never_need_more_cores_than_there_are() -> None:
-    assert room_for(configs({"threads": 1}), jobs=99, usable=4) == (4, False)
-    assert room_for(configs({"threads": 1}), jobs=3, usable=4) == (3, False)  # a fourth core is not one for each
-    assert room_for(configs({"threads": 1}), jobs=2, usable=4) == (2, True)
-    assert room_for(configs({"threads": 1}, {"threads": 1, "workers": None}), jobs=4, usable=4) == (1, False)
-    assert room_for(configs({"threads": 8}), jobs=4, usable=4) == (1, False)
+    assert room_for(configs({"threads": 1}), most=99, usable=4) == (4, False)
+    assert room_for(configs({"threads": 1}), most=3, usable=4) == (3, False)  # a fourth core is not one for each
+    assert room_for(configs({"threads": 1}), most=2, usable=4) == (2, True)
+    assert room_for(configs({"threads": 1}, {"threads": 1, "workers": None}), most=4, usable=4) == (1, False)
+    assert room_for(configs({"threads": 8}), most=4, usable=4) == (1, False)

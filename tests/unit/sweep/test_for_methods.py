@@ -9,7 +9,7 @@ from fnll.sweep.grid import PlannedRun, expand
 
 
 def runs(*words: str) -> list[tuple[str, list[str]]]:
-    return [(job.method, [word for word in job.words if word.startswith("method")]) for job in expand(words).jobs]
+    return [(run.method, [word for word in run.words if word.startswith("method")]) for run in expand(words).runs]
 
 
 def test_a_word_about_a_method_applies_where_it_runs():
@@ -21,9 +21,9 @@ def test_a_word_about_a_method_applies_where_it_runs():
 
 
 def test_it_is_what_fnll_run_would_be_asked_for():
-    (job,) = expand(["method=fedcorr", "fedcorr.passes=3"]).jobs
-    assert compose(job.words).cfg.method.passes == 3
-    assert job.command == "fnll run method=fedcorr method.passes=3"
+    (run,) = expand(["method=fedcorr", "fedcorr.passes=3"]).runs
+    assert compose(run.words).cfg.method.passes == 3
+    assert run.command == "fnll run method=fedcorr method.passes=3"
 
 
 def test_it_outweighs_what_all_methods_are_given():
@@ -44,7 +44,7 @@ def test_inner_methods_and_additions():
         "method=fedcorr",
         "method@method.usual=fedprox",
     ]
-    assert "+method.usual.extra=1" in expand(["method=fedcorr", "+fedcorr.usual.extra=1"]).jobs[0].words
+    assert "+method.usual.extra=1" in expand(["method=fedcorr", "+fedcorr.usual.extra=1"]).runs[0].words
 
 
 def test_a_method_that_does_not_run_is_named():
@@ -66,8 +66,8 @@ def test_a_setting_that_some_methods_lack_is_told_once_with_the_cure():
 
 
 def test_equal_mistakes_are_told_once():
-    jobs = [PlannedRun((f"seed={i}",), "fedavg", seed=str(i)) for i in range(5)]
-    assert told_once("failed", {"boom": jobs, "bang": jobs[:1]}) == [
+    runs = [PlannedRun((f"seed={i}",), "fedavg", seed=str(i)) for i in range(5)]
+    assert told_once("failed", {"boom": runs, "bang": runs[:1]}) == [
         "5 runs failed: boom",
         "  fnll run seed=0",
         "  fnll run seed=1",

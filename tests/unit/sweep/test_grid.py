@@ -35,7 +35,7 @@ def experiment(tmp_path: Path) -> Experiment:
 def texts(*words: str, config_dir: Path | None = None) -> list[str]:
     """The expanded words of every run, without `experiment=`."""
     grid = expand(words, [config_dir] if config_dir else [])
-    return [" ".join(word for word in job.words if not word.startswith("experiment=")) for job in grid.jobs]
+    return [" ".join(word for word in run.words if not word.startswith("experiment=")) for run in grid.runs]
 
 
 def test_commas_and_range_make_a_product_with_the_seed_slowest_and_the_method_fastest() -> None:
@@ -102,44 +102,44 @@ def test_a_group_on_the_command_line_takes_the_cells_choice_of_it_with_its_setti
 def test_several_experiments_follow_each_other(experiment: Experiment) -> None:
     experiment("sweep: {cells: [{noise.rho: 0.4}]}", "one")
     folder = experiment("sweep: {cells: [{noise.rho: 0.8}]}", "two")
-    jobs = expand(["experiment=one,two"], [folder]).jobs
-    assert [job.words for job in jobs] == [("experiment=one", "noise.rho=0.4"), ("experiment=two", "noise.rho=0.8")]
-    assert [job.label for job in jobs] == ["one rho=0.4", "two rho=0.8"]
+    runs = expand(["experiment=one,two"], [folder]).runs
+    assert [run.words for run in runs] == [("experiment=one", "noise.rho=0.4"), ("experiment=two", "noise.rho=0.8")]
+    assert [run.label for run in runs] == ["one rho=0.4", "two rho=0.8"]
 
 
 def test_words_about_the_sweep_itself_stay_with_it() -> None:
     grid = expand(["sweep.launcher=submitit", "+sweep.submitit.slurm_partition=gpu", "seed=0,1"])
-    assert [job.words for job in grid.jobs] == [("seed=0",), ("seed=1",)]
+    assert [run.words for run in grid.runs] == [("seed=0",), ("seed=1",)]
     assert grid.settings["launcher"] == "submitit"
     assert grid.settings["submitit"]["slurm_partition"] == "gpu"
 
 
 def test_a_job_says_what_it_is_and_how_to_repeat_it(experiment: Experiment) -> None:
     folder = experiment("sweep: {cells: [{method.mixup_stages: [1, 2]}], params: {method: fedcorr}}")
-    (job,) = expand(["experiment=mine", "seed=3"], [folder]).jobs
-    assert str(job) == "fedcorr seed 3"
-    program, verb, *rest = shlex.split(job.command)
+    (run,) = expand(["experiment=mine", "seed=3"], [folder]).runs
+    assert str(run) == "fedcorr seed 3"
+    program, verb, *rest = shlex.split(run.command)
     assert (program, verb) == ("fnll", "run")
-    assert rest == [f"--config-dir={folder}", *job.words]
-    assert compose(job.words, [folder]).cfg.method.mixup_stages == [1, 2]
+    assert rest == [f"--config-dir={folder}", *run.words]
+    assert compose(run.words, [folder]).cfg.method.mixup_stages == [1, 2]
 
 
 def test_a_label_names_settings_and_only_the_choice_of_a_group() -> None:
-    jobs = expand(["num_clients=6,8", "partition=iid,shards", "noise.rho=0.2,0.4"]).jobs
-    assert str(jobs[0]) == "fedavg num_clients=6 iid rho=0.2"
-    assert str(jobs[-1]) == "fedavg num_clients=8 shards rho=0.4"
+    runs = expand(["num_clients=6,8", "partition=iid,shards", "noise.rho=0.2,0.4"]).runs
+    assert str(runs[0]) == "fedavg num_clients=6 iid rho=0.2"
+    assert str(runs[-1]) == "fedavg num_clients=8 shards rho=0.4"
 
 
 def test_the_method_of_a_job_is_the_experiments_own_if_nothing_else_is_said(experiment: Experiment) -> None:
     folder = experiment("defaults: [{override /method: fedprox}]\nsweep: {params: {seed: '0,1'}}")
-    assert {job.method for job in expand(["experiment=mine"], [folder]).jobs} == {"fedprox"}
+    assert {run.method for run in expand(["experiment=mine"], [folder]).runs} == {"fedprox"}
 
 
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_shards_are_a_partition(n: int) -> None:
-    jobs = [PlannedRun((f"seed={i}",), "fedavg") for i in range(20)]
-    parts = [shard(jobs, f"{i + 1}/{n}") for i in range(n)]
-    assert sorted(job.words for part in parts for job in part) == sorted(job.words for job in jobs)
+    runs = [PlannedRun((f"seed={i}",), "fedavg") for i in range(20)]
+    parts = [shard(runs, f"{i + 1}/{n}") for i in range(n)]
+    assert sorted(run.words for part in parts for run in part) == sorted(run.words for run in runs)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 

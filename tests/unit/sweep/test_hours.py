@@ -11,31 +11,31 @@ from tiny import TINY
 LONG = (*TINY, "fraction=0.5", "rounds=50", "seed=7")
 
 
-def job(*words, method="fedavg"):
+def run(*words, method="fedavg"):
     return PlannedRun((f"method={method}", *words), method)
 
 
 def test_speed_does_not_depend_on_seed_noise_and_rounds_but_on_the_rest():
-    plain = kind_of(job("model=mlp"), 1)
-    assert kind_of(job("model=mlp", "seed=3", "noise.rho=0.4", "noise=symmetric", "rounds=9", "runs_dir=x"), 1) == plain
-    others = [job("model=lenet5"), job("model=mlp", "local.epochs=9"), job("model=mlp", method="fedrn")]
-    assert len({plain, kind_of(job("model=mlp"), 5), *(kind_of(other, 1) for other in others)}) == 5
+    plain = kind_of(run("model=mlp"), 1)
+    assert kind_of(run("model=mlp", "seed=3", "noise.rho=0.4", "noise=symmetric", "rounds=9", "runs_dir=x"), 1) == plain
+    others = [run("model=lenet5"), run("model=mlp", "local.epochs=9"), run("model=mlp", method="fedrn")]
+    assert len({plain, kind_of(run("model=mlp"), 5), *(kind_of(other, 1) for other in others)}) == 5
 
 
 def test_a_grid_takes_the_sum_of_its_runs_by_the_number_of_processes(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(hours, "measured", lambda one, count: asked.append((one.method, count)) or 2.0)
-    jobs = {job("seed=0"): 10, job("seed=1"): 10, job("seed=0", method="fedrn"): 30}
+    runs = {run("seed=0"): 10, run("seed=1"): 10, run("seed=0", method="fedrn"): 30}
     speeds = Speeds(tmp_path / "store")
-    assert speeds.expected(jobs, 1, 2) is None
-    speeds.learn(jobs, 1)
+    assert speeds.expected(runs, 1, 2) is None
+    speeds.learn(runs, 1)
     assert asked == [("fedavg", 1), ("fedrn", 1)]
-    assert speeds.expected(jobs, 1, 2) == 60, "as long as its longest run"
-    assert speeds.expected(jobs, 1, 1) == 100
+    assert speeds.expected(runs, 1, 2) == 60, "as long as its longest run"
+    assert speeds.expected(runs, 1, 1) == 100
     again = Speeds(tmp_path / "store")
-    again.learn(jobs, 1)
+    again.learn(runs, 1)
     assert len(asked) == 2, "kept beside the store"
-    assert again.expected(jobs, 1, 1) == 100
+    assert again.expected(runs, 1, 1) == 100
 
 
 def test_a_damaged_file_is_measured_again(tmp_path):
@@ -45,7 +45,7 @@ def test_a_damaged_file_is_measured_again(tmp_path):
 
 @pytest.mark.parametrize("executor", ["serial", "vectorised"])
 def test_a_measurement_is_short_and_leaves_nothing(tmp_path, executor):
-    seconds = hours.measured(job(*LONG, f"executor={executor}", f"runs_dir={tmp_path}"), 2)
+    seconds = hours.measured(run(*LONG, f"executor={executor}", f"runs_dir={tmp_path}"), 2)
     assert seconds is not None
     assert 0 < seconds < 60
     assert not list(tmp_path.iterdir())

@@ -25,20 +25,20 @@ def test_data_that_is_missing_is_said_once_with_where_it_goes(tmp_path, monkeypa
 
 
 def test_a_grid_is_counted_and_its_data_looked_for_once():
-    jobs = expand(["experiment=paper/fedcorr_table6", "size=mini", "noise.rho=0.6", "method.beta=0.0"]).jobs
-    assert counted(jobs) == "6 runs: 2 cells, 3 seeds"
+    runs = expand(["experiment=paper/fedcorr_table6", "size=mini", "noise.rho=0.6", "method.beta=0.0"]).runs
+    assert counted(runs) == "6 runs: 2 cells, 3 seeds"
     looked = []
-    (found,) = needed(jobs, Recall().compose, looked.append)
+    (found,) = needed(runs, Recall().compose, looked.append)
     assert str(found) == "data: digits is here, for 6 runs"
     assert len(looked) == 1
 
     def fails(node):
         raise UserError("no such data")
 
-    (found,) = needed(jobs[:1], Recall().compose, fails)
+    (found,) = needed(runs[:1], Recall().compose, fails)
     assert str(found) == "data is missing, for 1 run. no such data"
 
 
 @pytest.mark.parametrize(("seeds", "text"), [("0", "1 run"), ("range(4)", "4 runs: 1 cell, 4 seeds")])
 def test_counts(seeds, text):
-    assert counted(expand(["method=fedavg", f"seed={seeds}"]).jobs) == text
+    assert counted(expand(["method=fedavg", f"seed={seeds}"]).runs) == text
