@@ -29,7 +29,7 @@ from fnll.harness.config import Request, store_of
 from fnll.harness.identity import VERSIONED, settings, source_digest, targets
 from fnll.harness.integrity import MANIFEST, Condition, examine
 from fnll.harness.status import SUMMARY
-from fnll.system.files import PLAIN, own_folder, read_json, write_atomic, write_json
+from fnll.system.files import PLAIN, own_folder, read_json, remove_leftovers, write_atomic, write_json
 from fnll.system.marks import Mark
 
 INDEX, ASKED = ".index", "asked.json"
@@ -73,6 +73,7 @@ def note(folder: Path, key: str | None) -> None:
     with suppress(OSError):
         keys = _keys(folder)
         if key not in keys:
+            remove_leftovers(folder)  # of whoever was killed at this very moment; nobody opens a finished run again
             write_json(folder / ASKED, {"run_id": folder.name, "keys": [*keys[1 - KEYS :], key]})
         write_atomic(own_folder(folder.parent / INDEX) / key, folder.name)
 

@@ -94,6 +94,16 @@ def test_a_lost_index_is_made_again(store):
     assert len(list((store / known.INDEX).iterdir())) == 2
 
 
+def test_what_a_killed_note_left_behind_is_removed_by_the_next(store):
+    run = prepare(asked(store))
+    folder = store / run.run_id
+    (folder / known.ASKED).rename(folder / ".asked.json.ab12_xyz.partial")
+    (folder / ".my notes").touch()
+    execute(run)
+    assert (folder / known.ASKED).exists()
+    assert [path.name for path in folder.glob(".*")] == [".my notes"]
+
+
 def test_edited_code_is_noticed(store, monkeypatch):
     monkeypatch.setattr(known, "source_digest", lambda top: "edited")
     assert known.finished(asked(store)) is None
