@@ -57,10 +57,9 @@ class Started:
             outcome = call.job(self.client, **call.message)
             if isinstance(outcome, Generator):
                 self._training = outcome
+                self._ask(None)
             else:
                 self._end(outcome)
-        if self._training is not None:
-            self._ask(lambda training: next(training))
 
     @property
     def update(self) -> Update:
@@ -75,7 +74,8 @@ class Started:
     def resume(self, trained: Trained) -> None:
         """Go on with what was trained, to the next request or to the end."""
         self._trained = trained
-        self._ask(lambda training: training.send(trained))
+        with self._at_work():
+            self._ask(trained)
 
     def alone(self, work: Callable[[Fit], Trained]) -> Trained:
         """Meet the request as a part of this job."""
@@ -83,18 +83,17 @@ class Started:
         with self._at_work():
             return work(self.request)
 
-    def _ask(self, go_on: Callable[[Generator[Fit, Trained, Update]], Fit]) -> None:
+    def _ask(self, trained: Trained | None) -> None:
         assert self._training is not None
-        with self._at_work():
-            try:
-                request = go_on(self._training)
-            except StopIteration as end:
-                self.request = None
-                self._end(end.value)
-            else:
-                if not isinstance(request, Fit):
-                    raise TypeError(f"a job yields Fit(module, client), got {type(request).__name__}")
-                self.request = request
+        try:
+            request = next(self._training) if trained is None else self._training.send(trained)
+        except StopIteration as end:
+            self.request = None
+            self._end(end.value)
+        else:
+            if not isinstance(request, Fit):
+                raise TypeError(f"a job yields Fit(module, client), got {type(request).__name__}")
+            self.request = request
 
     def _end(self, update: object) -> None:
         if not isinstance(update, Update):

@@ -33,8 +33,8 @@ class Lane:
     key: Hashable
     numbers: tuple[float, ...]  # the round, and those of its attributes; some losses cannot do with different ones
     optimizer: Optimizer
-    moved: tuple[str, ...]  # names of the module's parameters that the optimiser moves
-    fixed: tuple[str, ...]  # names of its other parameters and buffers, helper networks included
+    moved: Mapping[str, Tensor]  # the module's parameters that the optimiser moves, by name
+    fixed: Mapping[str, Tensor]  # its other parameters and buffers, helper networks included
     tree: TreeSpec  # of the attributes of the module
     leaves: tuple[Any, ...]  # of these; tensors and numbers may differ between lanes
 
@@ -50,17 +50,19 @@ class Lane:
 
     def moved_tensors(self) -> list[Tensor]:
         """What is trained."""
-        known = dict(self.module.named_parameters())
-        return [known[name] for name in self.moved]
+        return list(self.moved.values())
 
     def fixed_tensors(self) -> list[Tensor]:
         """What the loss reads and training leaves alone."""
-        known = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        return [known[name] for name in self.fixed]
+        return list(self.fixed.values())
 
 
-def lane_of(request: Fit) -> Lane | str:
-    """`request` as a lane, or the reason why it has to be met alone."""
+def lane_of(request: Fit, owners: dict[int, Hashable] | None = None) -> Lane | str:
+    """`request` as a lane, or the reason why it has to be met alone.
+
+    `owners` is what was found of the methods that own objectives, by `id`: the lanes of a run have one in common.
+    """
+    owners = {} if owners is None else owners
     module = request.module
     if reason := _why_not(module):
         return reason
@@ -69,21 +71,22 @@ def lane_of(request: Fit) -> Lane | str:
     (optimizer, *more), rates = configured(module)
     if more or rates or len(optimizer.param_groups) > 1 or type(optimizer) not in STACKED:
         return "its optimiser is not a plain SGD or Adam"
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    moving = [names.get(id(p)) for p in optimizer.param_groups[0]["params"] if p.requires_grad]
-    if None in moving:
+    parts = list(module.modules())
+    tensors = dict(_tensors(module))
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    moving = [(names.get(id(p)), p) for p in optimizer.param_groups[0]["params"] if p.requires_grad]
+    moved = {name: parameter for name, parameter in moving if name is not None}
+    if len(moved) < len(moving):
         return "its optimiser moves something that is no parameter of the module"
-    moved = tuple(name for name in moving if name is not None)
-    shapes = tuple((name, tuple(t.shape), t.dtype) for name, t in _tensors(module))
-    fixed = tuple(name for name, _, _ in shapes if name not in set(moved))
+    fixed = {name: tensor for name, tensor in tensors.items() if name not in moved}
     leaves, tree = tree_flatten(attributes(module))
     key = (
-        tuple(type(part) for part in module.modules()),
-        tuple(part.training for part in module.modules()),
-        shapes,
-        moved,
+        tuple(type(part) for part in parts),
+        tuple(part.training for part in parts),
+        tuple((name, t.shape, t.dtype) for name, t in tensors.items()),
+        tuple(moved),
         tree,
-        tuple(_equal_part(leaf) for leaf in leaves),
+        tuple(_equal_part(leaf, owners) for leaf in leaves),
         type(optimizer),
         STACKED[type(optimizer)].settings(optimizer.param_groups[0]),
         (module.spec.epochs, module.spec.batch_size, request.views, request.client.device),
@@ -106,8 +109,11 @@ def _machinery() -> frozenset[str]:
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
+    """Parameters and buffers by name, in one walk: `named_parameters` and `named_buffers` would be one each."""
+    for path, part in module.named_modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                yield f"{path}.{name}" if path else name, tensor
 
 
 def is_number(leaf: Any) -> bool:
@@ -115,10 +121,15 @@ def is_number(leaf: Any) -> bool:
     return type(leaf) in (bool, int, float)
 
 
-def _equal_part(leaf: Any) -> Hashable:
+def _equal_part(leaf: Any, owners: dict[int, Hashable]) -> Hashable:
     """What must be equal between lanes: of a tensor its form, of a number that it is one, of anything else itself."""
     if isinstance(leaf, Tensor):
-        return tuple(leaf.shape), leaf.dtype
+        return leaf.shape, leaf.dtype
+    if isinstance(leaf, MethodType):
+        owner = id(leaf.__self__)
+        if owner not in owners:
+            owners[owner] = itself(leaf.__self__)
+        return leaf.__func__, owners[owner]
     return "a number" if is_number(leaf) else itself(leaf)
 
 
@@ -156,13 +167,17 @@ def _why_not(module: Classifier) -> str | None:
 
 
 def _why_not_network(module: nn.Module) -> str | None:
+    seen: set[int] = set()
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training:
             return "dropout draws for one client at a time"
-        if getattr(part, "running_mean", None) is not None and part.training:
+        if part.training and "running_mean" in part._buffers and part._buffers["running_mean"] is not None:
             return "BatchNorm's running statistics cannot be vectorised"
-    every = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-    return "parts of it share parameters" if len(every) > len(list(module.parameters())) else None
+        own = [id(parameter) for parameter in part._parameters.values() if parameter is not None]
+        if len({*own} - seen) < len(own):
+            return "parts of it share parameters"
+        seen.update(own)
+    return None
 
 
 def equal(values: list[Tensor]) -> bool:

@@ -35,7 +35,7 @@ class Row(NamedTuple):
     @property
     def size(self) -> int:
         """Samples in it."""
-        return len(self.tensors[self.views])
+        return self.tensors[self.views].shape[0]  # `len` of a tensor asks Python first
 
     @property
     def form(self) -> Hashable:

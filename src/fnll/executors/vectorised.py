@@ -44,10 +44,11 @@ class Stacker:
 
     def done(self, jobs: list[Started]) -> None:
         """Bring all jobs to their ends, in place."""
+        owners: dict[int, Hashable] = {}  # good for this call, while the jobs keep them alive
         while asking := [i for i, job in enumerate(jobs) if job.request is not None]:
             groups: dict[Hashable, list[tuple[int, Lane]]] = defaultdict(list)
             for i in asking:
-                lane = self._lane(jobs[i])
+                lane = self._lane(jobs[i], owners)
                 if isinstance(lane, Lane):
                     strict = lane.key in self.habits.strict
                     groups[lane.key, lane.numbers if strict else None].append((i, lane))
@@ -57,10 +58,10 @@ class Stacker:
             for group in groups.values():
                 self._train(jobs, group)
 
-    def _lane(self, job: Started) -> Lane | str:
+    def _lane(self, job: Started, owners: dict[int, Hashable]) -> Lane | str:
         assert job.request is not None
         known = self.habits.alone.get(type(job.request.module))
-        return known if known is not None else lane_of(job.request)
+        return known if known is not None else lane_of(job.request, owners)
 
     def _train(self, jobs: list[Started], group: Sequence[tuple[int, Lane]]) -> None:
         """Meet the requests of a group; jobs whose trainings do not go together start again, each by itself."""
