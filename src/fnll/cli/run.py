@@ -22,6 +22,7 @@ from fnll.harness.hydra_versions import VERSION_BASE, register_plugins
 from fnll.harness.known import finished
 from fnll.harness.mistakes import MISTAKES, explain
 from fnll.harness.status import warnings_in
+from fnll.system.collecting import collecting_rarely
 
 
 def main(argv: Sequence[str]) -> int:
@@ -73,16 +74,18 @@ def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
 
 def _execute(request: Request) -> float | None:
     # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait for them.
-    from fnll.harness.execute import ask, execute
-    from fnll.harness.loggers import watchers
-    from fnll.harness.prepare import prepare
-    from fnll.harness.warned import listening
+    with collecting_rarely():
+        from fnll.harness.execute import ask, execute
+        from fnll.harness.loggers import watchers
+        from fnll.harness.prepare import prepare
+        from fnll.harness.warned import listening
 
     console = Console(stderr=False, highlight=False)
     logging.captureWarnings(True)
     with listening(lambda text, _: console.print(f"[yellow]![/] {escape(text)}", soft_wrap=True)) as warned:
         mirrors = watchers(request)  # first: a mistake in them shows before data is read
-        run = prepare(request)
+        with collecting_rarely():  # methods, networks and data sets import more
+            run = prepare(request)
         ask(run)  # now: a run that is declined leaves nothing behind, as other mistakes
         folder = Path(request.cfg.runs_dir) / run.run_id
         known = (folder / "summary.json").exists()

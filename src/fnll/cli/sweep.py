@@ -25,6 +25,7 @@ from fnll.sweep.hours import Speeds
 from fnll.sweep.launchers import NAMES, check_store, launcher_of, shared_out, unknown_launcher
 from fnll.sweep.needs import counted, needed
 from fnll.sweep.recall import Recall
+from fnll.system.collecting import collecting_rarely
 from fnll.system.files import remove_empty
 
 DESCRIPTION = """A grid of runs, in Hydra's own syntax for multiruns. Finished runs are skipped, interrupted ones are
@@ -141,11 +142,12 @@ def _dry_run(
     to_do: dict[PlannedRun, int] = {}
     store = Path()
     console.print(counted(runs), soft_wrap=True, markup=False)
-    data = needed(runs, recall.compose, recall.load)
+    with collecting_rarely():
+        data = needed(runs, recall.compose, recall.load)
     for one in data:
         console.print(str(one), soft_wrap=True, markup=False)
     waiting = {run for one in data if one.missing for run in one.runs}
-    with console.status(f"preparing {len(runs)} runs ..."):
+    with console.status(f"preparing {len(runs)} runs ..."), collecting_rarely():
         for run in [run for run in runs if run not in waiting]:
             try:
                 found = recall.status(run)

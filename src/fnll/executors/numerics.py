@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.utils.deterministic
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 
 def limit_threads(threads: int) -> None:
     """Let torch, BLAS and OpenMP use so many threads in this process: the order of their sums depends on the number."""
     torch.set_num_threads(threads)
-    threadpool_limits(threads)
+    _libraries(len(sys.modules)).limit(limits=threads)
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """The libraries that this process has loaded: looked for again, which takes milliseconds, after further imports."""
+    return ThreadpoolController()
 
 
 def set_deterministic(mode: int | str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hydra.utils import get_object
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fnll.federation import Method, World
 from fnll.harness.config import Request
@@ -18,11 +18,11 @@ TRIES = 1000  # budgets to look at before shares are said to leave no room in an
 
 def in_rounds(request: Request, whole: Horizon) -> Request:
     """`request` with numbers in the place of percentages, in its method and in those inside it."""
-    cfg: Any = OmegaConf.to_container(request.cfg)
-    if not isinstance(cfg.get("method"), dict):  # `made` says what is wrong with it
+    if not isinstance(request.cfg.get("method"), DictConfig):  # `made` says what is wrong with it
         return request
-    node = node_in_rounds(cfg["method"], whole)
-    if node == cfg["method"]:
+    asked: Any = OmegaConf.to_container(request.cfg.method)
+    node = node_in_rounds(asked, whole)
+    if node == asked:
         return request
     resolved = request.cfg.copy()
     resolved.method = node
