@@ -7,7 +7,6 @@ import torch
 
 from fnll.cli.methods import describe
 from fnll.federation import World, federate
-from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.prepare import prepare
 from fnll.methods.fedavg import FedAvg
@@ -18,7 +17,7 @@ from fnll.testing import Recording, TinyWorld
 from fnll.testing.store import write_run
 from fnll.testing.worlds import CLASSES, CLIENTS
 from fnll.weights import all_finite
-from tiny import TINY
+from tiny import TINY, compose
 
 HALF = [*TINY, "fraction=0.5", "rounds=2"]
 ROWS = ("oracle", "oracle_true_labels", "oracle_drop_noisy")

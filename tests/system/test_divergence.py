@@ -14,7 +14,6 @@ from fnll.executors import Serial
 from fnll.executors.vectorised import Vectorised
 from fnll.federation import Snapshot, Totals
 from fnll.harness.choices import options
-from fnll.harness.config import compose
 from fnll.harness.divergence import HOPELESS, failed_over_numbers, hopeless_from
 from fnll.harness.execute import execute, told
 from fnll.harness.folder import DeclinedError
@@ -25,7 +24,7 @@ from fnll.report import load
 from fnll.testing import Roundtrip, TinyWorld, play
 from fnll.testing.worlds import tiny_local
 from fnll.types import State, Update
-from tiny import TINY
+from tiny import TINY, compose
 
 WORLD = [*TINY, "rounds=8", "eval.overlap=false"]
 RATES = (1, 5, 20, 100, 1e3, 1e6, 1e30)

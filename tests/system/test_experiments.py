@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from fnll.harness.choices import options
-from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.prepare import made, prepare
 from fnll.sweep.grid import PlannedRun, expand
-from tiny import DATA
+from tiny import DATA, compose
 
 EXPERIMENTS = sorted(options("experiment"))
 SMALL = [

@@ -16,11 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from wandb.proto import wandb_internal_pb2
 
 from fnll.errors import UserError
-from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.loggers import Mirror, watchers
 from fnll.harness.prepare import prepare
-from tiny import TINY, PowerCut, PowerCutError
+from tiny import TINY, PowerCut, PowerCutError, compose
 
 WORLD = [*TINY, "rounds=4", "eval.overlap=false", "seed=3"]
 

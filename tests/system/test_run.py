@@ -10,7 +10,6 @@ import safetensors.torch
 import torch
 
 from fnll.errors import UserError
-from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.folder import FORMAT, BusyError, FormatError, RunFolder, StoreError
 from fnll.harness.prepare import Run, prepare
@@ -18,7 +17,7 @@ from fnll.methods.fedavg import FedAvg
 from fnll.system.files import write_json
 from fnll.testing import Backwards, same
 from fnll.weights import scale
-from tiny import TINY, PowerCut, PowerCutError
+from tiny import TINY, PowerCut, PowerCutError, compose
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from fnll.errors import UserError
-from fnll.harness.config import compose
 from fnll.harness.execute import execute, prepare_or_record
 from fnll.harness.loggers import watchers
 from fnll.harness.prepare import Run, prepare
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.launchers import check_store
 from fnll.sweep.perform import give_up
-from tiny import TINY, PowerCut, PowerCutError
+from tiny import TINY, PowerCut, PowerCutError, compose
 
 WORLD = [*TINY, "rounds=3", "eval.overlap=false", "checkpoint_seconds=0"]
 

@@ -14,11 +14,11 @@ from fnll.errors import UserError
 from fnll.federation import World
 from fnll.harness.budget import node_in_rounds
 from fnll.harness.choices import config_dir, inherited, options
-from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.folder import DeclinedError
 from fnll.harness.prepare import prepare
 from fnll.lengths import Horizon, marked, resolve
+from tiny import compose
 
 TINY = ["dataset=synthetic", "dataset.samples=40", "dataset.test_samples=20", "dataset.size=8", "model=mlp"]
 SMALL = [*TINY, "num_clients=4", "device=cpu", "eval.overlap=false"]

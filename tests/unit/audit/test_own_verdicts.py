@@ -17,7 +17,6 @@ import torch
 from fnll.cli import main
 from fnll.federation import Kept, Ledger, Trace
 from fnll.harness.confident import Confident, confident, cross_validated, fold_of
-from fnll.harness.config import compose
 from fnll.harness.detectors import client_scores, correction_scores, harm, in_words, precision_at, sample_scores
 from fnll.harness.diagnostics import Round
 from fnll.harness.execute import execute
@@ -27,6 +26,7 @@ from fnll.harness.verdict_files import replaced
 from fnll.harness.verdicts import Verdict, doubt
 from fnll.images import InMemory, Transform
 from fnll.scenario.scenario import Scenario
+from tiny import compose
 
 
 def world() -> Scenario:

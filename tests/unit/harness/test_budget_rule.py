@@ -10,12 +10,12 @@ import pytest
 from fnll.errors import UserError
 from fnll.executors import Serial
 from fnll.federation import federate
-from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.identity import settings
 from fnll.harness.prepare import prepare
 from fnll.methods.fedavg import FedAvg
 from fnll.testing import TinyWorld
+from tiny import compose
 
 WORLD = TinyWorld()
 

@@ -7,10 +7,10 @@ import yaml
 from hydra.utils import get_object
 
 from fnll.errors import UserError
-from fnll.harness.config import compose
 from fnll.harness.declared import check_parts, check_settings
 from fnll.harness.prepare import prepare
 from fnll.settings import declares_settings, settings_of
+from tiny import compose
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MADE_ELSEWHERE = {"defaults", "name", "usual"}  # Hydra's own, a label for reports, and a method inside a method

@@ -11,12 +11,11 @@ import pytest
 
 from fnll.cli.verify import main as verify
 from fnll.errors import UserError
-from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.integrity import Condition, examine
 from fnll.harness.prepare import prepare
 from fnll.report import load
-from tiny import TINY, PowerCut, PowerCutError
+from tiny import TINY, PowerCut, PowerCutError, compose
 
 WORLD = [*TINY, "rounds=4", "eval.overlap=false", "checkpoint_seconds=0"]
 

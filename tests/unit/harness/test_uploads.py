@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fnll.harness.config import compose
 from fnll.harness.execute import execute
 from fnll.harness.prepare import prepare
-from tiny import TINY
+from tiny import TINY, compose
 
 FOUR = [*TINY, "num_clients=4", "rounds=2", "diagnostics_every=1", "eval.overlap=false"]
 

@@ -9,7 +9,7 @@ import yaml
 from fnll.cli.report import add_arguments
 from fnll.errors import UserError
 from fnll.harness.choices import config_dir
-from fnll.harness.config import compose, take_names
+from fnll.harness.config import take_names
 from fnll.plotting.palette import COLOURS, FURTHER, YARDSTICK, colour_of, looks
 from fnll.report import analyse, difference_table, load, main_table, to_html, to_latex, to_markdown
 from fnll.report.command import main
@@ -18,6 +18,7 @@ from fnll.report.document import all_tables
 from fnll.report.html import page
 from fnll.report.words import DATA, NETWORKS, NOISES, PARTITIONS, counted, listed, word
 from fnll.testing.store import write_run
+from tiny import compose
 
 CIFAR = {
     "dataset": {"_target_": "fnll.scenario.datasets.cifar10", "subset": 1000, "images": "folder"},

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fnll.errors import UserError
-from fnll.harness.config import compose
+from fnll.harness.composer import Composer
 from fnll.harness.execute import execute
 from fnll.harness.prepare import Run, prepare, scenario_of
 from fnll.harness.provenance import made_with
@@ -31,6 +31,7 @@ from fnll.scenario.file_format import about, read, truth_digest
 from fnll.scenario.noise.models import Native, RhoTau
 from fnll.scenario.partition.partitions import Iid
 from tiny import DATA as TINY_DATA
+from tiny import compose
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 NOISES = sorted(path.stem for path in (CONFIGS / "noise").glob("*.yaml"))
@@ -459,7 +460,7 @@ def test_a_noise_model_of_ones_own_is_known_where_it_is_installed_and_not_needed
         noise={"_target_": "fnll.testing.worlds.Mine", "strength": 1}, choices={"noise": "mine"}
     ))  # fmt: skip
     words = [*DATA, "scenario=file", f"scenario.path={ours}"]
-    assert prepare(compose(words, [tmp_path])).cfg.noise._target_ == "fnll.testing.worlds.Mine"
+    assert prepare(Composer([tmp_path])(words)).cfg.noise._target_ == "fnll.testing.worlds.Mine"
     elsewhere = prepare(compose(words))
     assert elsewhere.cfg.noise == {"strength": 1}
     assert elsewhere.request.choices["noise"] == "mine"
