@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from fnll.errors import UserError
 from fnll.federation import World
-from fnll.harness.budget import node_in_rounds
+from fnll.harness.budget import _fewest, node_in_rounds
 from fnll.harness.choices import config_dir, inherited, options
 from fnll.harness.execute import execute
 from fnll.harness.folder import DeclinedError
@@ -128,6 +128,25 @@ def test_a_declined_budget_is_no_failure(tmp_path: Path):
 def test_shares_that_leave_no_room_in_any_budget():
     reason = prepare(compose([*SMALL, "method=fedrn", "method.warmup=100%"])).too_small()
     assert reason == "its lengths are shares that leave no room for all its stages in any budget; lower them"
+
+
+@pytest.mark.parametrize(("needs", "fewest"), [
+    (lambda rounds: rounds + 1, None), (lambda rounds: rounds * 11 // 10 + 1, None),  # 100 % and more
+    (lambda rounds: rounds * 95 // 100 + 7, 121), (lambda rounds: 3_000_000, 3_000_000),
+])  # fmt: skip
+def test_the_fewest_rounds_are_found_without_trying_every_budget(needs, fewest):
+    tried = []
+
+    class Needy:
+        def __init__(self, rounds):
+            tried.append(rounds)
+            self.rounds = rounds
+
+        def needs(self, world):
+            return needs(self.rounds)
+
+    assert _fewest(Needy, 1, None) == fewest
+    assert len(tried) < 100
 
 
 def test_what_a_length_may_be_is_said():

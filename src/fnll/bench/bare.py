@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from fnll.local import LocalSpec
 from fnll.net import Net
 from fnll.types import Client
 
+START = "spawn"  # as a script of one's own would start: nothing is inherited
 READY_MADE = 1 << 29  # bytes of batches that are made beforehand; of larger rounds, the first so many
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -54,7 +55,7 @@ class Processes:
     """Bare loops side by side, one in each of `count` processes, which share out the clients and start together."""
 
     def __init__(self, net: Net, spec: LocalSpec, clients: Sequence[Client], count: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context(START)
         self._workers = []
         for part in _dealt(clients, count):
             ours, theirs = context.Pipe()

@@ -14,6 +14,7 @@ from fnll.harness.config import Request
 from fnll.lengths import Horizon, Staged, horizon, marked, resolved
 
 TRIES = 1000  # budgets to look at before shares are said to leave no room in any
+PATIENCE = 20  # budgets after which one so many times as long is tried: where that does not do, none does
 
 
 def in_rounds(request: Request, whole: Horizon) -> Request:
@@ -68,11 +69,14 @@ def too_small(method_at: Callable[[int], Method], rounds: int, cohort_size: int,
 def _fewest(method_at: Callable[[int], Method], cohort_size: int, world: World) -> int | None:
     """The fewest rounds that do: no fewer ones than what fewer ones need, since lengths grow with the budget."""
     rounds = 1
-    for _ in range(TRIES):
+    for tried in range(TRIES):
         needed = _rounds_needed(method_at(rounds), cohort_size, world)
         if needed <= rounds:
             return rounds
         rounds = needed
+        far = rounds * TRIES
+        if tried == PATIENCE and _rounds_needed(method_at(far), cohort_size, world) > far:
+            return None
     return None
 
 

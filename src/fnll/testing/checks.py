@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import weakref
+from functools import cache
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from fnll.executors import Serial
 from fnll.executors.vectorised import Vectorised
@@ -240,14 +242,19 @@ def model_gives_logits(subject: Subject) -> None:
 def limit_laws(subject: Subject) -> None:
     if not subject.limit_laws:
         unstated("no settings are named in limit_laws under which it is FedAvg")
-    world = TinyWorld("balanced")
-    plain = FedAvg(**world.shared())
-    reference = plain.model(play(plain, world)[-1].state).state_dict()
+    world, reference = TinyWorld("balanced"), _fedavg_on_balanced()
     for law, settings in subject.limit_laws.items():
         method = subject.method(world, **settings)
         ours = method.model(play(method, world)[-1].state).state_dict()  # of two networks, the one that is judged
-        if not same(dict(ours), dict(reference)):
+        if not same(dict(ours), reference):
             fail(f"{law}: this should be FedAvg, but after 8 rounds {apart(ours, reference)}")
+
+
+@cache  # the same for every method that is checked
+def _fedavg_on_balanced() -> dict[str, Tensor]:
+    world = TinyWorld("balanced")
+    plain = FedAvg(**world.shared())
+    return dict(plain.model(play(plain, world)[-1].state).state_dict())
 
 
 @check(

@@ -43,6 +43,12 @@ def hands(monkeypatch):
     return moved
 
 
+@pytest.fixture
+def forked(fork_server, monkeypatch):
+    """Bare processes come from the tests' own server: what they do is the same, and torch is imported once."""
+    monkeypatch.setattr("fnll.bench.bare.START", "forkserver")
+
+
 def test_inner_phases_are_not_charged_to_outer_ones(hands):
     clock = Clock()
     with clock.phase("method"):
@@ -125,14 +131,16 @@ def test_both_sides_train_on_the_same_batches():
         assert torch.equal(value, update.weights[name])
 
 
-def test_bare_processes_share_out_the_clients():
+@pytest.mark.parametrize("start", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_bare_processes_share_out_the_clients(start, fork_server, monkeypatch):
+    monkeypatch.setattr("fnll.bench.bare.START", start)
     run = run_of(SMALL)
     clients, spec = clients_of(run, first_calls(run)), local_of(run)
     with Processes(run.net, spec, clients, 2) as processes:
         assert processes(Stopwatch()) == loop(run.net, spec, ready_made(clients, spec), Stopwatch()) == 120
 
 
-def test_every_phase_is_seen():
+def test_every_phase_is_seen(forked):
     """A round that evaluates spends time in every phase; a name that moved in the library would show as a zero."""
     record = SUITES["phases"]((*SMALL, "rounds=30"), repeat=2).record()
     seconds = record["facts"]["seconds_per_round"]
@@ -143,7 +151,7 @@ def test_every_phase_is_seen():
     assert {claim["name"].split(" / ")[0] for claim in record["claims"]} == {"round"}
 
 
-def test_a_vectorised_round_is_seen_as_steps():
+def test_a_vectorised_round_is_seen_as_steps(forked):
     record = SUITES["phases"]((*SMALL, "rounds=30", "executor=vectorised"), repeat=1).record()
     assert record["facts"]["executor"] == "vectorised"
     assert record["facts"]["samples_per_round"] == 120
@@ -168,7 +176,7 @@ def test_the_clock_leaves_the_library_as_it_was():
         ("stage1", SMALL),
     ],
 )
-def test_suites_end_with_ratios(suite, words):
+def test_suites_end_with_ratios(suite, words, forked):
     result = SUITES[suite](words, repeat=1)
     assert isinstance(result, SuiteResult)
     assert result.timings
@@ -197,7 +205,7 @@ def test_shared_tensors_count_once():
     assert distinct_bytes({"a": one, "b": [one, two], "c": (one.view(2, 2),)}) == 4 * (4 + 2)
 
 
-def test_output(tmp_path, capsys):
+def test_output(tmp_path, capsys, forked):
     path = tmp_path / "speed.json"
     assert main(["bench", *SMALL, "rounds=30", "--repeat", "1", "--json", str(path)]) == 0
     assert "phases of a round: fedavg · mlp · synthetic · serial" in " ".join(capsys.readouterr().out.split())
@@ -221,6 +229,6 @@ def test_output(tmp_path, capsys):
         (["--suite", "lid", "rounds=3"], "lid"),
     ],
 )
-def test_mistakes(words, told, capsys):
+def test_mistakes(words, told, capsys, forked):
     assert main(["bench", *words]) == 2
     assert told in capsys.readouterr().err
