@@ -126,6 +126,7 @@ def test_the_mean_is_weighed_by_the_losses_of_two_rounds() -> None:
 def test_the_reported_loss_is_that_of_the_model_named(measure: str) -> None:
     world = TinyWorld("noisy")
     method, _, seen = ledgers(world, rounds=1, measure=measure)
+    assert len(seen[0]) == 6
     for call, update in seen[0]:
         client = world.scenario.client(call.client, t=0, memory={}, labels=None, seed=0, device=CPU)
         judged = update.weights if measure == "trained" else call.message["weights"]

@@ -107,6 +107,15 @@ def test_make_targets_exist(page):
                 assert {word for word in command.split()[1:] if "=" not in word} <= targets, command
 
 
+def test_the_pages_have_what_is_looked_for():
+    """Or the tests above would look at nothing, and pass."""
+    text = "\n".join(map(typed, PAGES))
+    assert len(CHOICE.findall(text)) > 100
+    assert len(set(SETTING.findall(text)) - EXAMPLES) > 50
+    shown = [command for page in PAGES for kind, text in blocks(page) if kind == "bash" for command in commands(text)]
+    assert sum(command.startswith("make") for command in shown) > 5
+
+
 def test_every_method_has_a_page_and_a_place_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text()
     for name in options("method"):

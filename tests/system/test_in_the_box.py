@@ -30,6 +30,6 @@ def test_every_choice_is_in_it():
 
 
 def test_links_of_the_readme_lead_somewhere():
-    text = (ROOT / "README.md").read_text()
-    for link in re.findall(r"\]\((?!http)([^)#]+)", text):
-        assert (ROOT / link).exists(), link
+    links = re.findall(r"\]\((?!http)([^)#]+)", (ROOT / "README.md").read_text())
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []

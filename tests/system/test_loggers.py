@@ -152,7 +152,9 @@ def test_no_key_reaches_a_run_folder(tmp_path, monkeypatch):
     secret = "0123456789abcdef0123456789abcdef01234567"
     monkeypatch.setenv("WANDB_API_KEY", secret)
     folder = run(tmp_path, "logger=wandb", "logger.wandb.mode=offline")
-    assert not [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    files = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {"config.yaml", "manifest.json", "summary.json"} <= files.keys()
+    assert not [name for name, content in files.items() if secret.encode() in content]
 
 
 def test_a_wrong_mode_is_said(tmp_path):

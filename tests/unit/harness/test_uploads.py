@@ -42,6 +42,7 @@ def test_uploads_are_judged_and_nothing_else_changes(method: str, tmp_path: Path
 def test_an_upload_that_is_the_global_model_has_its_accuracy(tmp_path: Path) -> None:
     """With one client in a round, FedAvg's global model is what that client sent."""
     rows, facts, _ = recorded(tmp_path, "method=fedavg", "fraction=0.25", "diagnostics_uploads=true")
+    assert len(rows) == 2
     for row, fact in zip(rows, facts, strict=True):
         values = fact["value"]
         assert isinstance(values, dict)

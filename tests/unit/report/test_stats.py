@@ -315,6 +315,7 @@ def test_rules_agree_with_the_summary_the_run_wrote(tmp_path, step, lost):
     summary = RunFolder(tmp_path / run_id).summary()
     store = load(tmp_path)
     for metric in SCORES:
+        assert {"best", "last", "last10"} <= summary[metric].keys()
         for rule, expected in summary[metric].items():
             wanted = pytest.approx(np.nan if expected is None else expected, nan_ok=True)
             assert scores(store, metric, rule).frame["value"].iloc[0] == wanted, (metric, rule)

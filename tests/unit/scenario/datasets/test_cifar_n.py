@@ -109,6 +109,7 @@ class TestForms:
         np.savez(tmp_path / "mine.npz", **human())
         data = load(tmp_path, tmp_path / "mine.npz", subset=5)
         values = data.train.take(torch.arange(5))[:, 0, 0, 0].long()
+        assert len(data.annotations) == len(SETS)
         for i, labels in enumerate(data.annotations.values()):
             assert torch.equal(labels != data.labels, values == i)
 
