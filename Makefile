@@ -79,7 +79,7 @@ chaos: $(DEV) ## Kill, fill, flip and damage runs for MINUTES=10, and count
 	$(BIN)/python tests/campaigns/chaos.py --minutes $(MINUTES) $(ARGS)
 
 fuzz: $(DEV) ## Mutate a thousand command lines and configs
-	FNLL_FUZZ=1000 $(BIN)/python -m pytest -m slow tests/system/test_mistakes.py -k mutated $(ARGS)
+	FNLL_FUZZ=1000 $(BIN)/python -m pytest -rP -m slow tests/system/test_mistakes.py -k mutated $(ARGS)
 
 docs: $(DEV) ## Build the documentation into site/ (warnings are errors)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from stores import contents
 
 from fnll import cli
 from fnll.errors import UserError
@@ -41,24 +41,6 @@ SIX = ["method=fedavg,fedprox", "seed=range(3)"]
 def sweep(store: Path, *words: str, code: int = 0) -> None:
     """`fnll sweep` in this process, so that its fork server can be used by the next test, too."""
     assert cli.main(["sweep", *TWO, f"runs_dir={store}", *words]) == code
-
-
-def contents(store: Path) -> dict[str, Any]:
-    """Everything of a store that must not depend on how it came about."""
-    return {folder.name: _content(folder) for folder in sorted(store.iterdir()) if not folder.name.startswith(".")}
-
-
-def _content(folder: Path) -> dict[str, Any]:
-    def untimed(row: dict[str, Any]) -> dict[str, Any]:
-        timed = ("time/", "files", "checksum")  # the hashes are of files with times in them
-        return {key: value for key, value in row.items() if not key.startswith(timed)}
-
-    return {
-        "summary": untimed(json.loads((folder / "summary.json").read_text())),
-        "metrics": [untimed(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()],
-        "weights": (folder / "weights.safetensors").read_bytes(),
-        "files": sorted(path.name for path in folder.iterdir()),
-    }
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 LONGEST = 255  # bytes of a name in a file system
 CHOICE = re.compile(r"[A-Za-z_~*]\S*|[\[('\"$].*[A-Za-z_].*")  # a name, several, or what is resolved to one
 NO_GRID = ("experiment", "none")  # a choice for Hydra's sake: 1.4 puts no null into the name of another choice
+NO_NAMES = {"true", "false", "null", "nan", "inf"}  # words that Hydra takes for values, and then cannot look up
 RENAMED = {"executor=cohort": "executor=vectorised"}  # words of earlier versions that are still understood
 
 
@@ -108,8 +109,10 @@ def check_choices(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Non
         key, equals, value = word.lstrip("+").partition("=")
         if equals and not key:
             raise UserError(f"{word!r} is not a setting; type SETTING=VALUE, as in seed=1")
-        if key in GROUPS and not value.startswith("{") and not CHOICE.fullmatch(value):  # local={lr:0.5} is Hydra's
-            raise UserError(f"there is no {key} called {value!r}; {nearest(value, options(key, config_dirs))}")
+        group = key.lstrip("~").partition("@")[0]
+        nameless = NO_NAMES.intersection(name.strip().lower() for name in value.strip("[]").split(","))
+        if group in GROUPS and not value.startswith("{") and (nameless or not CHOICE.fullmatch(value)):
+            raise UserError(f"there is no {group} called {value!r}; {nearest(value, options(group, config_dirs))}")
         if key.startswith(("hydra.run", "hydra.sweep", "hydra.output_subdir")):
             raise UserError(f"{key} would put a folder of Hydra's somewhere; leave it out: runs go to runs_dir")
 

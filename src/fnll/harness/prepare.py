@@ -228,6 +228,14 @@ def made(node: DictConfig, group: str) -> Any:
         return as_partial(instantiate(node, _convert_="object"))
     except InstantiationException as error:
         raise _mistake(node, group, error) from error
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # about Hydra's own flags; what a class raises is an InstantiationException
+        flag = re.search(r"_[a-z]+_", str(error))
+        raise UserError(
+            f"{group}: {flag[0] if flag else 'a flag'} in its YAML has no value that Hydra takes"
+        ) from error
 
 
 def complete(factory: Any, shared: dict[str, Any], group: str) -> Any:

@@ -40,7 +40,7 @@ class RayLauncher:
         if self._started_ray:
             self._connect(address)
         self._task = self._ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0)(_perform)
-        self._queue = queues.Queue(actor_options={"num_cpus": 0})
+        self._queue = queues.Queue(actor_options={"num_cpus": 0, "scheduling_strategy": self._here()})
         self._running: dict[Any, tuple[int, PlannedRun]] = {}  # by the reference to the outcome
         self._runs: dict[int, PlannedRun] = {}  # what the numbers in the queue mean
 
@@ -70,6 +70,11 @@ class RayLauncher:
         self._queue.shutdown(force=True)
         if self._started_ray:
             self._ray.shutdown()
+
+    def _here(self) -> Any:
+        """On the node that the sweep itself is on: if another is lost, the sweep must still hear of the runs."""
+        node = self._ray.get_runtime_context().get_node_id()
+        return self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
     def _connect(self, address: str | None) -> None:
         if address is None:
