@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     listed = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="fnll",
+        usage="fnll COMMAND [...]",
         description="A benchmark suite for federated learning with noisy labels.",
         epilog=EPILOG.format(commands=listed),
         formatter_class=argparse.RawDescriptionHelpFormatter,

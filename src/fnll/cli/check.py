@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from fnll.cli.waiting import waiting
+
 if TYPE_CHECKING:
     from fnll.testing import Result
 
@@ -36,11 +38,13 @@ def main(argv: Sequence[str]) -> int:
         help="for CI: one JSON object a line and check; outcome is passed, failed, excused, unstated or untried",
     )
     args = parser.parse_args(argv)
-    from fnll.testing import check_method, subject_of  # late: torch takes seconds to import, and --help needs none
+    with waiting("preparing the checks ..."):
+        from fnll.testing import check_method, subject_of  # late: torch takes seconds to import, and --help needs none
 
+        subject = subject_of(args.method)
     results = []
     console = Console(highlight=False)
-    for result in check_method(subject_of(args.method), [name for name in args.only.split(",") if name]):
+    for result in check_method(subject, [name for name in args.only.split(",") if name]):
         results.append(result)
         if args.json:
             print(json.dumps(_record(args.method, result)))

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from fnll.cli.waiting import say
+
 # As the report's modules have them, which take seconds to import; a test compares.
 RULES = ("last10", "last", "best", "best_val")
 TARGETS = "0.8,0.9"
@@ -18,6 +20,7 @@ def main(argv: Sequence[str]) -> int:
     )
     add_arguments(parser)
     args = parser.parse_args(argv)
+    say(f"writing the report to {args.out} ...")
     from fnll.report import command  # late: --help needs no pandas, matplotlib or torch
 
     return command.main(args)

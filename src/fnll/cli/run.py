@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fnll.cli.progress import RunBar, verdict
+from fnll.cli.waiting import waiting
 from fnll.errors import UserError
 from fnll.harness.choices import CONFIG_NAME, GROUPS, config_dir, options
 from fnll.harness.config import Request, check_choices, compose, in_new_words, papers_words, request_of, store_of
@@ -73,23 +75,25 @@ def _run(cfg: DictConfig, config_dirs: Sequence[Path]) -> float | None:
 
 
 def _execute(request: Request) -> float | None:
-    # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait for them.
-    with collecting_rarely():
+    console = Console(stderr=False, highlight=False)
+    with ExitStack() as before_training:
+        before_training.enter_context(waiting("preparing the run ..."))
+        before_training.enter_context(collecting_rarely())
+        # Late: Lightning and scikit-learn take seconds to import; --help, --cfg and a misspelt word need not wait.
         from fnll.harness.execute import ask, execute
         from fnll.harness.loggers import watchers
         from fnll.harness.prepare import prepare
         from fnll.harness.warned import listening
 
-    console = Console(stderr=False, highlight=False)
-    logging.captureWarnings(True)
-    with listening(lambda text, _: console.print(f"[yellow]![/] {escape(text)}", soft_wrap=True)) as warned:
-        mirrors = watchers(request)  # first: a mistake in them shows before data is read
-        with collecting_rarely():  # methods, networks and data sets import more
+        logging.captureWarnings(True)
+        with listening(lambda text, _: console.print(f"[yellow]![/] {escape(text)}", soft_wrap=True)) as warned:
+            mirrors = watchers(request)  # first: a mistake in them shows before data is read
             run = prepare(request)
-        ask(run)  # now: a run that is declined leaves nothing behind, as other mistakes
-        folder = Path(request.cfg.runs_dir) / run.run_id
-        known = (folder / "summary.json").exists()
-        return _tell(request, execute(run, [RunBar(console), *mirrors], warned=warned), known=known)
+            ask(run)  # now: a run that is declined leaves nothing behind, as other mistakes
+            before_training.close()
+            folder = Path(request.cfg.runs_dir) / run.run_id
+            known = (folder / "summary.json").exists()
+            return _tell(request, execute(run, [RunBar(console), *mirrors], warned=warned), known=known)
 
 
 def _tell(request: Request, summary: dict[str, Any], *, known: bool) -> float | None:

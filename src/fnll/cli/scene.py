@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from fnll.cli.waiting import waiting
 from fnll.errors import UserError
 
 DESCRIPTION = """Show a scenario: who has how many samples of which class, how noisy every client is, and warnings
@@ -28,9 +29,12 @@ def main(argv: Sequence[str]) -> int:
     """Read the words; `show` does the rest."""
     args = _parser().parse_intermixed_args(list(argv))
     _require_beside(args.beside, args.out)
-    from fnll.cli.scene_shown import show  # late: --help needs no torch
+    with waiting("making the scenario ..."):
+        from fnll.cli.scene_shown import made_of, show  # late: --help needs no torch
 
-    return show(args)
+        scene = made_of(args)
+    show(args, scene)
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

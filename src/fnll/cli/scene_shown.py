@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -23,7 +23,7 @@ from fnll.harness.provenance import described, made_with
 from fnll.scenario.card import Card, card
 from fnll.scenario.datasets.own_rows import guarded
 from fnll.scenario.file import save
-from fnll.scenario.scenario import Dataset
+from fnll.scenario.scenario import Dataset, Scenario, Truth
 from fnll.system.files import inside, make_folder, write_file
 
 ALL_ROWS = 30  # more clients are summarised
@@ -34,13 +34,26 @@ WIDE = 120  # columns of a table that goes to a file or a pipe
 SEED = "scenario_seed"
 
 
-def show(args: argparse.Namespace) -> int:
-    """Build or load the scenario, print its card, write what was asked for."""
+class Scene(NamedTuple):
+    """A scenario that was made, and what it is known as."""
+
+    known_as: Request
+    dataset: Dataset
+    scenario: Scenario
+    truth: Truth
+
+
+def made_of(args: argparse.Namespace) -> Scene:
+    """Build or load the scenario."""
     request = _request(args.words, args.config_dir)
     known_as = described(request)
     dataset: Dataset = made(request.cfg.dataset, "dataset")
-    known_as = with_given_clients(known_as, dataset)
-    scenario, truth = scenario_of(request.cfg, dataset)
+    return Scene(with_given_clients(known_as, dataset), dataset, *scenario_of(request.cfg, dataset))
+
+
+def show(args: argparse.Namespace, scene: Scene) -> None:
+    """Print the scenario's card, and write what was asked for."""
+    known_as, dataset, scenario, truth = scene
     facts = card(scenario, truth, dataset.class_names)
     chosen = _clients(args.clients, facts.num_clients)
     console = Console(highlight=False)
@@ -56,7 +69,6 @@ def show(args: argparse.Namespace) -> int:
         written = _write(facts, args.out, chosen)
         written += _write_beside(args.words, args.beside, args.out, args.config_dir)
         _say(console, f"\nwritten to {args.out}: {', '.join(path.name for path in written)}")
-    return 0
 
 
 def _request(words: Sequence[str], config_dirs: Sequence[Path]) -> Request:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fnll.cli.waiting import waiting
 from fnll.errors import UserError, require, require_integer
 from fnll.harness.config import compose, store_of
 from fnll.harness.status import Status
@@ -71,7 +72,6 @@ def main(argv: Sequence[str]) -> int:
     for line in summarise(outcomes, time.monotonic() - started):
         console.print(line, soft_wrap=True, markup=False)
     if args.report:
-        console.print(f"writing the report to {args.report} ...", soft_wrap=True, markup=False)
         _report(runs_dir, args.report)
     return int(any(outcome.kind is Ending.FAILED for outcome in outcomes.values()))
 
@@ -114,8 +114,9 @@ def _hours(
         return
     speeds = Speeds(runs_dir)
     processes, _, together = shared_out(settings, list(runs), at_once)
-    with console.status("measuring how fast such runs are here ..."):
-        speeds.learn(runs, together)
+    if any(speeds.of(run, together) is None for run in runs):
+        with waiting("measuring how fast such runs are here (once; at most a minute) ..."):
+            speeds.learn(runs, together)
     seconds = speeds.expected(runs, together, processes)
     cores = f"{processes} core{'s' if processes > 1 else ''}"
     if seconds is None:
@@ -142,13 +143,13 @@ def _dry_run(
     to_do: dict[PlannedRun, int] = {}
     store = Path()
     console.print(counted(runs), soft_wrap=True, markup=False)
-    with collecting_rarely():
+    with waiting(f"preparing {counted(runs).partition(':')[0]} ..."), collecting_rarely():
         data = needed(runs, recall.compose, recall.load)
     for one in data:
         console.print(str(one), soft_wrap=True, markup=False)
-    waiting = {run for one in data if one.missing for run in one.runs}
+    without_data = {run for one in data if one.missing for run in one.runs}
     with console.status(f"preparing {len(runs)} runs ..."), collecting_rarely():
-        for run in [run for run in runs if run not in waiting]:
+        for run in [run for run in runs if run not in without_data]:
             try:
                 found = recall.status(run)
                 console.print(f"{found.state:<10}  {found.run_id:<30}  {run}", soft_wrap=True, markup=False)
@@ -159,7 +160,7 @@ def _dry_run(
     for line in told_once("invalid", mistakes):
         console.print(line, soft_wrap=True, markup=False)
     _hours(console, to_do, store, settings, at_once)
-    return int(bool(mistakes or waiting))
+    return int(bool(mistakes or without_data))
 
 
 def _report(runs_dir: Path, out: Path) -> None:
