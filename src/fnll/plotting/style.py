@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import matplotlib as mpl
@@ -39,6 +40,8 @@ RC: dict[Any, Any] = {
 }
 FORMATS = ("svg", "png")
 DPI = 160
+LETTER = 0.075  # inches of a 9 point letter
+JOINED = " · "  # between the parts of a scenario's name
 
 
 @contextmanager
@@ -58,10 +61,28 @@ def panels(
     axes = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
     for spare in axes.flat[count:]:
         spare.set_visible(False)
-    if share:
-        for above in axes.flat[max(0, count - columns) : count]:
-            above.xaxis.set_tick_params(labelbottom=True)  # the lowest axes of a column may not be in the last row
+    if share and count % columns:  # some panels of the row above the last have none below: label that whole row
+        for above in axes.flat[max(0, rows - 2) * columns : count]:
+            above.xaxis.set_tick_params(labelbottom=True)
     return figure, list(np.asarray(axes).flat[:count])
+
+
+def title(ax: Axes, text: str) -> None:
+    """A panel's title in as many lines as its width asks for."""
+    figure, place = ax.get_figure(root=True), ax.get_subplotspec()
+    assert figure is not None
+    assert place is not None
+    width = figure.get_figwidth() / place.get_gridspec().ncols
+    ax.set_title(in_lines(text, int(width / LETTER) - 3))  # centred over the axes, which are off the middle
+
+
+def in_lines(text: str, letters: int) -> str:
+    """`text` in lines of at most so many letters, broken at ` · ` before it is broken at spaces."""
+    lines = [""]
+    for part in text.split(JOINED):
+        joined = JOINED.join(filter(None, (lines[-1], part)))
+        lines[-1:] = [joined] if len(joined) <= letters else [*filter(None, lines[-1:]), *wrap(part, letters)]
+    return "\n".join(lines)
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes], most: int = 6) -> None:
@@ -76,7 +97,7 @@ def legend_below(figure: Figure, axes: Sequence[Axes], most: int = 6) -> None:
 
 def _lines(labels: list[str], width: float, most: int) -> int:
     """Lines of a legend, filled column by column, that is at most `width` inches wide and `most` columns."""
-    inches = [0.6 + 0.075 * len(label) for label in labels]  # handle and gaps, and 9 point letters
+    inches = [0.6 + LETTER * len(label) for label in labels]  # handle and gaps, and letters
     for lines in range(-(-len(labels) // most), len(labels)):
         if sum(max(inches[i : i + lines]) for i in range(0, len(labels), lines)) <= width:
             return lines

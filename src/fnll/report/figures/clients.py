@@ -143,11 +143,12 @@ def expertise(store: Store, run_id: str) -> Figure:
     for client, accuracy in recorded(store, run_id, "accuracy")[-1]["value"].items():
         values[int(client)] = np.nan if accuracy is None else accuracy
     known = np.isfinite(values) & np.isfinite(truth)
-    r = pearsonr(truth[known], values[known]).statistic
+    varied = len(set(truth[known])) > 1 and len(set(values[known])) > 1  # otherwise there is no correlation
     with styled():
         figure, (ax,) = panels(1, width=3.6, height=2.8)
         _scatter(ax, truth, values, "true noise level", "training accuracy")
-        ax.set_title(f"correlation {r:.2f}".replace("-", "−"))
+        if varied:
+            ax.set_title(f"correlation {pearsonr(truth[known], values[known]).statistic:.2f}".replace("-", "−"))
     return figure
 
 

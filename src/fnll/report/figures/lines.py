@@ -14,7 +14,7 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from fnll.harness.metrics import group_of, metric_of
 from fnll.harness.status import Status
 from fnll.plotting.palette import Look, looks
-from fnll.plotting.style import legend_below, panels, styled, whole_numbers
+from fnll.plotting.style import legend_below, panels, styled, title, whole_numbers
 
 STEP = "step"
 AXES = {
@@ -73,7 +73,7 @@ def curves(
         figure, axes = panels(len(shown), share=True)
         for ax, cell in zip(axes, shown, strict=True):
             _panel(ax, frame[frame["cell"] == cell], x, y, styles, names)
-            ax.set_title(cell)
+            title(ax, cell)
         _label(axes, x, y)
         legend_below(figure, axes)
     return figure
@@ -89,7 +89,7 @@ def diagnostics(
         figure, axes = panels(len(shown))
         for ax, key in zip(axes, shown, strict=True):
             _panel(ax, frame[frame[key].notna()], x, key, styles, names)
-            ax.set_title(metric_of(key).words)
+            title(ax, metric_of(key).words)
             _label([ax], x, key)
             ax.set_ylabel("")
         legend_below(figure, axes)
@@ -131,7 +131,14 @@ def _label(axes: Sequence[Axes], x: str, y: str) -> None:
         ax.set_ylabel(metric_of(y).words if ax.yaxis.get_tick_params().get("labelleft", True) else "")
         if metric_of(y).is_fraction:
             ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+            ax.set_ylim(*_within(*ax.get_ylim()))
         if x == "step":
             whole_numbers(ax.xaxis)
         if x == "comm/bytes":
             ax.xaxis.set_major_formatter(EngFormatter("B"))
+
+
+def _within(low: float, high: float) -> tuple[float, float]:
+    """The limits of an axis of shares: hardly beyond 0 and 1, so that a line there is still whole."""
+    room = 0.02 * (high - low)
+    return max(low, -room), min(high, 1 + room)
