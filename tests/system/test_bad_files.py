@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -53,6 +55,14 @@ def pipe(path: str) -> None:
 def loop(path: str) -> None:
     Path(path).unlink(missing_ok=True)
     Path(path).symlink_to(Path(path).name)
+
+
+def archive(path: str, train: str, test: str) -> None:
+    """The tree of images, packed under other names."""
+    with zipfile.ZipFile(path, "w") as packed:
+        for part, name in (("train", train), ("test", test)):
+            for image in sorted(Path(f"data/{part}").rglob("*.png")):
+                packed.write(image, name + str(image).removeprefix(f"data/{part}"))
 
 
 for file in (TRAIN, LABELS, TEST, TEST_LABELS):
@@ -135,6 +145,31 @@ def one_class_only() -> None:
         Path(f"data/{part}/b").rmdir()
 
 
+@case([*TREE[:2], "dataset.size=1000000"], "dataset.size must be a whole number from 1 to 8192")
+def a_size_of_a_million() -> None:
+    """The files are whole; the memory would not last."""
+
+
+@case(["dataset=synthetic", "dataset.size=1000000"], "a whole number from 1 to 8192")
+def made_up_images_of_a_million() -> None:
+    """Likewise."""
+
+
+@case([*TREE[:1], "dataset.root=data/c.zip", "dataset.size=8"], "train/<class>")
+def an_archive_that_leads_outside() -> None:
+    archive("data/c.zip", "../train", "/test")
+
+
+@case(TABLE, "t.csv")
+def a_table_of_random_bytes() -> None:
+    Path("data/t.csv").write_bytes(np.random.RandomState(0).bytes(4000))
+
+
+@case(["dataset=table", "dataset.file=data/t.parquet"], "t.parquet")
+def an_empty_parquet() -> None:
+    Path("data/t.parquet").write_bytes(b"PAR1")
+
+
 @case(TABLE, "t.csv")
 def a_table_of_zeros() -> None:
     Path("data/t.csv").write_bytes(bytes(4000))
@@ -190,6 +225,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_is_whole_is_taken(here: Path) -> None:
     assert main(["run", *MNIST, *SHORT]) == 0
+
+
+def test_images_that_do_not_fit_are_refused_before_the_disk_is_full(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fnll.scenario.datasets.decoding.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert main(["run", *TREE, *SHORT]) == 2
+    assert "8 images of 8 x 8 pixels need 0.0 GB of the cache" in capsys.readouterr().err
+    assert [path.name for path in here.iterdir()] == ["data"]
+
+
+def test_names_in_an_archive_that_lead_outside_are_passed_over(here: Path) -> None:
+    archive("data/c.zip", "train", "test")
+    with zipfile.ZipFile("data/c.zip", "a") as packed:
+        packed.writestr("train/a/../../../a9.png", b"nonsense")
+        packed.writestr("/a9.png", b"nonsense")
+    assert main(["run", *TREE[:1], "dataset.root=data/c.zip", "dataset.size=8", *SHORT]) == 0
+    assert sorted(path.name for path in here.iterdir()) == ["data", "runs"]
+    assert not list(here.parent.glob("a9*"))
 
 
 @pytest.mark.parametrize("name", CASES)

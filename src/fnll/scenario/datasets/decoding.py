@@ -6,7 +6,9 @@ import hashlib
 import io
 import json
 import logging
+import math
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from numpy.lib.format import open_memmap
 from PIL import Image
 from torch import Tensor
 
-from fnll.errors import UserError
+from fnll.errors import UserError, require
 from fnll.images import InMemory, content_digest
 from fnll.scenario.datasets.contents import Noted, content_of
 from fnll.scenario.datasets.sources import Source
@@ -102,6 +104,7 @@ def decoded(source: Source, names: Sequence[str], decoder: Decoder) -> InMemory:
     def build(folder: Path, source: Source) -> None:
         log.info("%s: decoding %d images once into the cache", source.title, len(names))
         shape = (len(names), *decoder(source, names[0]).shape)
+        require_room(folder, shape, source.title)
         pixels = new_array(folder / "pixels.npy", shape, np.uint8)
         cuts = [slice(i, i + AT_ONCE) for i in range(0, len(names), AT_ONCE)]
         pool = threads(os.getpid())
@@ -114,6 +117,16 @@ def decoded(source: Source, names: Sequence[str], decoder: Decoder) -> InMemory:
                 task.cancel()
 
     return kept_of(source, names, decoder, build).images("pixels")
+
+
+def require_room(folder: Path, shape: tuple[int, ...], title: str) -> None:
+    """Refuse images that cannot fit, before the disk is full: a file that is mapped would fail without a word."""
+    needed, free = math.prod(shape), shutil.disk_usage(folder).free
+    require(
+        needed <= free,
+        f"{title}: {shape[0]} images of {shape[3]} x {shape[2]} pixels need {needed / 1e9:.1f} GB of the cache, and "
+        f"{free / 1e9:.1f} GB are left there; type a smaller dataset.size, or set FNLL_CACHE to a roomier folder",
+    )
 
 
 @dataclass(frozen=True)

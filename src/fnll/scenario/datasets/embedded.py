@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fnll.errors import require
 from fnll.images import InMemory, Transform
-from fnll.scenario.datasets.options import Options, Shared, stratified
+from fnll.scenario.datasets.options import LARGEST, Options, Shared, stratified
 from fnll.scenario.scenario import Dataset
 from fnll.seeding import numpy_rng
 from fnll.settings import checked
@@ -51,7 +51,7 @@ def synthetic(
     samples: Annotated[int, Field(ge=1, description="the number of training images, at least one per class")],
     test_samples: Annotated[int, Field(ge=1, description="the number of test images")],
     classes: Annotated[int, Field(ge=2, description="the number of clusters")],
-    size: Annotated[int, Field(ge=1, description="height and width of an image")],
+    size: Annotated[int, Field(ge=1, le=LARGEST, description="height and width of an image")],
     channels: Annotated[int, Field(ge=1, description="colour channels of an image")],
     separation: Annotated[
         float, Field(gt=0, description="distance of class means in standard deviations of the noise")

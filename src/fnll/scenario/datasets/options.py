@@ -15,7 +15,10 @@ from fnll.seeding import numpy_rng
 from fnll.settings import check_fields
 
 Root = Annotated[str, Field(title="the path of a folder or a zip file", description="as in dataset.root=DIR")]
-Size = Annotated[int, Field(ge=1, description="images are resized to size x size; null keeps images of one size")]
+LARGEST = 8192  # pixels of an image's side: 200 MB in colour, and a typing error beyond
+Size = Annotated[
+    int, Field(ge=1, le=LARGEST, description="images are resized to size x size; null keeps images of one size")
+]
 Padding = Annotated[int, Field(ge=0, description="zeros around an image before a random crop; 0 turns it off")]
 HeldOut = Annotated[
     float, Field(gt=0, lt=1, description="the part of every client held out where there is no test set")
