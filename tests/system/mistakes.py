@@ -26,6 +26,7 @@ RUN = [
     Mistake("+sweep.nosuch=3", "no setting called 'sweep.nosuch'"),
     Mistake("paper.methods=3", "paper.methods is a list of names"),
     Mistake("=3", "'=3' is not a setting"),
+    Mistake("size=mini", "a size is asked for with `fnll sweep`"),
     Mistake("noise=5", "no noise called '5'"),
     Mistake("local=3", "no local called '3'"),
     Mistake("method=true", "no method called 'true'"),

@@ -30,7 +30,14 @@ LONGEST = 255  # bytes of a name in a file system
 CHOICE = re.compile(r"[A-Za-z_~*]\S*|[\[('\"$].*[A-Za-z_].*")  # a name, several, or what is resolved to one
 NO_GRID = ("experiment", "none")  # a choice for Hydra's sake: 1.4 puts no null into the name of another choice
 NO_NAMES = {"true", "false", "null", "nan", "inf"}  # words that Hydra takes for values, and then cannot look up
-RENAMED = {"executor=cohort": "executor=vectorised"}  # words of earlier versions that are still understood
+RENAMED = {  # words of earlier versions that are still understood, and what to type now
+    "executor=cohort": "executor=vectorised",
+    "experiment=fedcorr_ablation": "experiment=paper/fedcorr_table6 size=mini",
+    "experiment=fedrn_alpha": "experiment=paper/fedrn_table8 size=mini",
+    "experiment=fedrn_neighbours": "experiment=paper/fedrn_table6 size=mini",
+    "experiment=fednoro_detection": "experiment=paper/fednoro_table3 size=mini",
+    "experiment=fednoro_ablation": "experiment=paper/fednoro_table4 size=mini",
+}
 
 
 @dataclass(frozen=True)
@@ -92,11 +99,10 @@ def composed(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> DictConf
 
 def in_new_words(words: Sequence[str]) -> list[str]:
     """`words` with those of earlier versions in their present form; says once what is new."""
-    known = [RENAMED.get(word, word) for word in words]
-    for old, new in zip(words, known, strict=True):
-        if old != new:
-            log.warning("%s is called %s since 0.2", old, new)
-    return known
+    for word in words:
+        if word in RENAMED:
+            log.warning("%s is called %s since 0.2", word, RENAMED[word])
+    return [new for word in words for new in (RENAMED[word].split() if word in RENAMED else [word])]
 
 
 def check_choices(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> None:
@@ -109,6 +115,8 @@ def check_choices(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Non
         key, equals, value = word.lstrip("+").partition("=")
         if equals and not key:
             raise UserError(f"{word!r} is not a setting; type SETTING=VALUE, as in seed=1")
+        if equals and key == "size":
+            raise UserError(f"{word}: a size is asked for with `fnll sweep`; for one run type paper=fedcorr/mini")
         group = key.lstrip("~").partition("@")[0]
         nameless = NO_NAMES.intersection(name.strip().lower() for name in value.strip("[]").split(","))
         if group in GROUPS and not value.startswith("{") and (nameless or not CHOICE.fullmatch(value)):

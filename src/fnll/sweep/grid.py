@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 
 from fnll.errors import UserError, require
 from fnll.harness.choices import options
-from fnll.harness.config import command, compose
+from fnll.harness.config import command, compose, in_new_words
 from fnll.harness.label import flattened
 from fnll.harness.mistakes import explain
 from fnll.harness.trust import allowed
@@ -71,7 +71,7 @@ class Grid:
 def expand(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Grid:
     """The runs that these words ask for. Duplicates are dropped; the seed varies slowest, the method fastest."""
     dirs = tuple(Path(folder).resolve() for folder in config_dirs)
-    own = parse(words, dirs)
+    own = parse(in_new_words(words), dirs)
     control, special = _control(own), for_methods.taken_from(own, dirs)
     mini = asked_size(own)
     found: list[tuple[Assignment, str]] = []
