@@ -52,7 +52,7 @@ test-all: $(DEV) ## Run all tests, the slow ones included
 test-hydra-next: $(DEV) ## Compose configs with the candidate for the next Hydra, in a folder of its own
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --pre --no-deps --upgrade --target $(VENV)/hydra-next \
 	  'hydra-core>=1.4.0rc1' 'omegaconf>=2.4.1rc1'
-	PYTHONPATH=$(VENV)/hydra-next $(BIN)/python -m pytest $(NEXT) $(ARGS)
+	PYTHONPATH=$(abspath $(VENV))/hydra-next $(BIN)/python -m pytest $(NEXT) $(ARGS)
 
 lint: $(DEV) ## Check style
 	$(BIN)/ruff check .

@@ -1,10 +1,13 @@
 """The settings of FedCorr's tables 1 to 5 and 7, as a run would see them."""
 
+from functools import cache
+
 import pytest
 
 from fnll.harness.config import compose
 
 
+@cache
 def preset(method: str, dataset: str, *more: str):
     return compose([f"method={method}", f"dataset={dataset}", f"preset={method}_{dataset}", *more]).cfg
 

@@ -1,7 +1,9 @@
 """The settings of FedNoRo's tables 1 and 2, as a run would see them."""
 
+from functools import cache
+
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fnll.harness.config import compose
 from fnll.harness.prepare import made
@@ -10,12 +12,17 @@ from fnll.local import LocalSpec
 METHODS = ("fedavg", "fedprox", "fedla", "fednoro", "fednoro_official")
 
 
+@cache
+def preset(method: str, dataset: str) -> DictConfig:
+    return compose([f"method={method}", f"dataset={dataset}", f"preset={method}_{dataset}"]).cfg
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("dataset", "rounds", "epochs", "pretrained"), [("ich", 100, 5, None), ("isic2019", 300, 1, "torchvision")]
 )
 def test_shared_settings(method: str, dataset: str, rounds: int, epochs: int, pretrained: str | None) -> None:
-    cfg = compose([f"method={method}", f"dataset={dataset}", f"preset={method}_{dataset}"]).cfg
+    cfg = preset(method, dataset)
     assert (cfg.protocol, cfg.fraction, cfg.num_clients, cfg.rounds) == ("paper", 1.0, 20, rounds)
     assert (cfg.model._target_, cfg.model.pretrained) == ("fnll.models.resnet18", pretrained)
     local = OmegaConf.to_container(cfg.local)
@@ -40,12 +47,9 @@ def test_shared_settings(method: str, dataset: str, rounds: int, epochs: int, pr
 def test_own_settings(
     dataset: str, mu: float, warmup: int, ramp: tuple[int, int], official_ramp: tuple[int, int]
 ) -> None:
-    def of(method: str) -> OmegaConf:
-        return compose([f"method={method}", f"dataset={dataset}", f"preset={method}_{dataset}"]).cfg.method
-
-    assert of("fedprox").mu == mu
+    assert preset("fedprox", dataset).method.mu == mu
     for name, expected in (("fednoro", ramp), ("fednoro_official", official_ramp)):
-        method = of(name)
+        method = preset(name, dataset).method
         assert (method.warmup, method.ramp_begin, method.ramp_rounds) == (warmup, *expected)
         assert (method.kd_weight, method.temperature) == (0.8, 0.8)
 

@@ -1,4 +1,4 @@
-"""Tiny methods that use what later methods need, so that these features do not rot before their users arrive.
+"""Tiny methods that each use one thing that some method needs, and nothing else: where it breaks, they say what.
 
 Two networks with manual optimisation (Co-teaching, DivideMix), labels updated every epoch and kept per sample
 (JointOpt, SELFIE), two views of one image (FedLSR), several exchanges in a round (Power-of-Choice), per-client state
@@ -189,6 +189,7 @@ def subject(cls: type) -> Subject:
     return Subject(cls.__name__, OmegaConf.create(node))
 
 
+@pytest.mark.slow  # in `make test` their users pass the same checks: coteaching, jointopt, fedlsr, poc, feddyn, fedcorr
 @pytest.mark.parametrize("cls", WITNESSES)
 def test_witnesses_pass_every_check(cls):
     failed = [f"{r.check.name}: {r.detail}" for r in check_method(subject(cls)) if r.outcome == "failed"]

@@ -54,7 +54,7 @@ class Subject:
     def excused(self) -> Mapping[str, str]:
         return getattr(self._class, "excused", {})
 
-    @property
+    @cached_property
     def _class(self) -> Any:
         return made(self.node, "method").func
 
