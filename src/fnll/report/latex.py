@@ -6,16 +6,19 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from itertools import zip_longest
+from textwrap import wrap
 
+from fnll.plotting.style import JOINED
 from fnll.report.table import Entry, Table
 
 SENTENCE = 50  # characters beyond which a text is broken into lines
+NARROW = 18  # letters of a heading's line
 WIDEST = 6  # columns of numbers that fit across a page; further ones go into a second block below
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "[": "{[}", "]": "{]}", "*": "{*}",  # each means something after a line's end
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}",
+    "|": r"\textbar{}", '"': r"\symbol{34}", "`": r"\textasciigrave{}",
     "±": r"$\pm$", "−": "$-$", "≈": r"$\approx$", "≡": r"$\equiv$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$",
     "·": r"$\cdot$", "–": "--", "—": "---", "“": "``", "”": "''", "’": "'", "…": r"\dots{}", "→": r"$\to$",
     "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ζ": r"$\zeta$", "η": r"$\eta$", "λ": r"$\lambda$",
@@ -26,7 +29,7 @@ DOCUMENT = r"""\documentclass[10pt]{article}
 \usepackage[T1]{fontenc}
 \usepackage{textcomp}
 \IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
-\usepackage[a4paper,landscape,margin=15mm]{geometry}
+\usepackage[a4paper,landscape,margin=14mm]{geometry}
 \usepackage{booktabs}
 \begin{document}
 %s
@@ -42,8 +45,9 @@ def to_latex(table: Table) -> str:
     notes = " ".join(latex_text(note) for note in table.footnotes)
     said = " ".join(f"{latex_text(text)}." for text in (table.title, table.caption) if text)
     label = re.sub(r"[^A-Za-z0-9:._-]", "-", table.label or f"tab:{table.name}")
+    size = "footnotesize" if table.words and len(table.columns) > WIDEST else "small"
     return (
-        f"\\begin{{table}}[tp]\n\\centering\\small\n\\caption{{{said}}}\n\\label{{{label}}}\n{blocks}\n"
+        f"\\begin{{table}}[tp]\n\\centering\\{size}\n\\caption{{{said}}}\n\\label{{{label}}}\n\\par\\smallskip\n{blocks}\n"
         + (f"\\par\\medskip\n\\parbox{{0.95\\linewidth}}{{\\footnotesize {notes}}}\n" if notes else "")
         + "\\end{table}\n"
     )
@@ -80,8 +84,11 @@ def _latex_block(table: Table, start: int, stop: int) -> str:
         if i and row.apart != table.rows[i - 1].apart:
             body.append("\\midrule")
         body.append(_latex_line([latex_text(row.label), *map(_latex_entry, row.entries[start - 1 : stop - 1])]))
-    head = _latex_line(map(latex_text, [table.columns[0], *columns]))
-    shape = "l" + "".join(_latex_column(table, i) for i in range(start - 1, start - 1 + len(columns)))
+    heading = latex_text if table.words else _latex_heading
+    head = _latex_line([latex_text(table.columns[0]), *map(heading, columns)])
+    shape = _paragraph(row.label for row in table.rows) + "".join(
+        _latex_column(table, i) for i in range(start - 1, start - 1 + len(columns))
+    )
     return "\n".join(
         [f"\\begin{{tabular}}{{{shape}}}", "\\toprule", head, "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]
     )
@@ -91,7 +98,20 @@ def _latex_column(table: Table, i: int) -> str:
     """Numbers to the right, words to the left, and sentences in a paragraph of their own."""
     if not table.words:
         return "r"
-    return r"p{0.3\linewidth}" if any(len(row.entries[i].text) > SENTENCE for row in table.rows) else "l"
+    return _paragraph(row.entries[i].text for row in table.rows)
+
+
+def _paragraph(texts: Iterable[str]) -> str:
+    return r"p{0.25\linewidth}" if any(len(text) > SENTENCE for text in texts) else "l"
+
+
+def _latex_heading(text: str) -> str:
+    """The parts of a scenario's name below each other: three of them side by side are wider than a page."""
+    lines = [line for part in text.split(JOINED) for line in wrap(part, NARROW, break_long_words=False)]
+    if len(lines) < 2:
+        return latex_text(text)
+    stacked = r" \\ ".join(map(latex_text, lines))
+    return f"\\begin{{tabular}}[b]{{@{{}}r@{{}}}}{stacked}\\end{{tabular}}"
 
 
 def _latex_line(texts: Iterable[str]) -> str:

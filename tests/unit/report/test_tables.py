@@ -253,6 +253,12 @@ def test_latex_text_is_plain_where_latex_would_act():
     assert latex_text("é ł 中") == r"é \texttt{U+0142} \texttt{U+4E2D}"
 
 
+def test_a_long_heading_stands_in_lines():
+    table = Table("t", "t", ("m", "cifar10 · bernoulli_dirichlet · fraction=0.5 rounds=40", "iid"), ())
+    stacked = r"cifar10 \\ bernoulli\_dirichlet \\ fraction=0.5 \\ rounds=40"
+    assert rf"m & \begin{{tabular}}[b]{{@{{}}r@{{}}}}{stacked}\end{{tabular}} & iid \\" in to_latex(table)
+
+
 def test_wide_tables_go_into_blocks():
     columns = tuple(f"c{i}" for i in range(14))
     table = Table("wide", "t", ("m", *columns), (Row("a", tuple(Entry("92.50 ± 0.31") for _ in columns)),))
@@ -272,12 +278,15 @@ def test_latex_compiles_as_it_is(tmp_path):
     runs = tmp_path / "runs"
     write_store(runs, seeds=3, rounds=12)
     write_run(runs, NASTY.replace("/", ""), [0.1], ending="failed", note=NASTY * 3, manifest={"privileges": [NASTY]})
-    document = latex_document(map(to_latex, all_tables(analyse(load(runs)))))
-    (tmp_path / "tables.tex").write_text(document)
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert (tmp_path / "tables.pdf").stat().st_size > 10_000
+    fragments = [to_latex(table) for table in all_tables(analyse(load(runs)))]
+    (tmp_path / "tables.tex").write_text(latex_document(fragments))
+    paper = "\n".join([r"\documentclass{article}\usepackage{booktabs}\begin{document}", *fragments, r"\end{document}"])
+    (tmp_path / "paper.tex").write_text(paper)  # with what every paper has: no other encoding of fonts
+    for name in ("tables", "paper"):
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", f"{name}.tex"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout[-2000:]
+        assert (tmp_path / f"{name}.pdf").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("word", ["=HYPERLINK(1)", "+cmd", "-cmd", "@SUM", "\tx"])
