@@ -55,6 +55,10 @@ class Warned(logging.Handler):
         if self.tell is not None:
             self.tell(text, about or text)
 
+    def leaves(self, record: logging.LogRecord) -> bool:
+        """Whether a record is for others to print: what a person is told here would be read twice."""
+        return record.levelno < self.level or not self._ours(record)
+
     def keep_in(self, folder: Path, config: Mapping[str, Any]) -> None:
         """Write what was heard so far to a run's folder, and from now on everything; plugins of the run count, too."""
         self.packages |= set(plugins_of(config))
@@ -96,11 +100,16 @@ def listening(tell: Tell | None = None) -> Iterator[Warned]:
     forget()
     warned = Warned(tell)
     root = logging.getLogger()
+    screens = [one for one in root.handlers if type(one) is logging.StreamHandler] if tell else []
+    for screen in screens:
+        screen.addFilter(warned.leaves)
     root.addHandler(warned)
     try:
         yield warned
     finally:
         root.removeHandler(warned)
+        for screen in screens:
+            screen.removeFilter(warned.leaves)
 
 
 class Ears:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -98,6 +99,19 @@ def test_where_nobody_is_told_it_is_printed(capsys, monkeypatch):
     with listening():
         log.warning("read me")
     assert capsys.readouterr().err == "read me\n"
+
+
+def test_what_a_person_is_told_is_not_printed_a_second_time(monkeypatch):
+    printed = io.StringIO()
+    screen = logging.StreamHandler(printed)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [screen])
+    told: list[str] = []
+    with listening(lambda text, about: told.append(text)):
+        log.warning("of ours")
+        logging.getLogger("others").warning("of others")
+    log.warning("afterwards")
+    assert told == ["of ours"]
+    assert printed.getvalue() == "of others\nafterwards\n"
 
 
 def test_every_run_of_a_process_is_told_again():
