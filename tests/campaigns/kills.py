@@ -15,6 +15,7 @@ from pathlib import Path
 from arena import EXECUTORS, TINY, Arena, Case, attack, attempt, awaited, fork, forked, workers
 
 MOST_KILLS = 9  # of one run, before it may end
+OPERATIONS = 30  # on files, about half of what a short run does: most attempts die, and some get to the end
 ROUNDS = 12  # of the runs of a sweep: enough for every method
 TYPED = 0.25  # of the sweeps are a command of their own; the others are forked, and need not import torch
 PATIENCE = 120.0  # seconds without a new row, before the sweep is killed all the same
@@ -50,7 +51,7 @@ def kill_until_it_ends(arena: Arena, rng: random.Random, name: str, executor: st
         if kind == "moment":
             code = forked(run, after=rng.uniform(0, arena.seconds[case]))
         elif kind == "file":
-            code = forked(run, before=doomed(rng.randint(1, 60), run.run_id))
+            code = forked(run, before=doomed(rng.randint(1, OPERATIONS), run.run_id))
         else:
             code, hit = without_a_worker(lambda: attempt(run), rng.uniform(0, arena.seconds[case]), rng)
             arena.tried[name] += hit

@@ -103,7 +103,8 @@ def instrumented(clock: Clock) -> Iterator[None]:
         "copy": [(Net, "load"), (fnll.training, "snapshot"), (fnll.executors.together, "snapshot")],
         "aggregate": [place for name in ("mean", "median") for place in _importers(name, getattr(fnll.weights, name))],
         "evaluate": [(fnll.harness.observer, "confusion"), (Diagnostics, "memorisation")],
-        "logging": [(Diagnostics, "score"), (Diagnostics, "facts"), (RunFolder, "append"), (Checkpoints, "save")],
+        "logging": [(Diagnostics, "score"), (Diagnostics, "facts")],
+        "records": [(RunFolder, "append"), (RunFolder, "written"), (Checkpoints, "save")],
     }
     for phase, found in points.items():
         places += [(owner, name, clock.timed(phase, getattr(owner, name))) for owner, name in found]

@@ -15,7 +15,7 @@ from fnll.harness.observer import Observer
 from fnll.harness.prepare import Run
 from fnll.system.processes import usable_cores
 
-PHASES = ("data", "step", "copy", "aggregate", "evaluate", "method", "logging")
+PHASES = ("data", "step", "copy", "aggregate", "evaluate", "method", "logging", "records")
 HERE = ("serial", "vectorised")  # executors that do clients' work in this process, where it can be seen
 
 
@@ -43,14 +43,16 @@ def measure(words: Sequence[str], repeat: int) -> SuiteResult:
             processes: side_by_side,
         }
         timings = take_turns(variants, repeat)
-    claims = tuple(
-        Claim(f"round / {yardstick}", faster(timings, "round", yardstick)) for yardstick in (bare, processes)
+    seconds = {name: clock.seconds[name] / repeat for name in PHASES}
+    claims = (
+        *(Claim(f"round / {yardstick}", faster(timings, "round", yardstick)) for yardstick in (bare, processes)),
+        Claim("records and checkpoints / round", seconds["records"] / sum(seconds.values())),
     )
     facts = {
         "method": run.request.name,
         **{group: run.request.choices[group] for group in ("model", "dataset", "executor")},
         "stages": sorted(stages),
-        "seconds_per_round": {name: clock.seconds[name] / repeat for name in PHASES},
+        "seconds_per_round": seconds,
         "samples_per_round": sum(timings["round"].samples) / repeat,
     }
     return SuiteResult("phases", tuple(words), timings, claims, facts)
