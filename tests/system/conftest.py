@@ -1,6 +1,7 @@
 """Running `fnll` as a user does: in a process of its own, from a directory of its own."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,23 @@ from commands import forked
 from tiny import TINY as WORLD
 
 TINY = [*WORLD, "rounds=6"]
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real browser, for the pages that we write."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on this machine (Debian: apt install chromium)")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=QUIET)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The page in a real browser: it sorts, filters and opens cells, and neither complains nor asks the network."""
 
 import re
-import shutil
 
 import pytest
 
@@ -9,14 +8,6 @@ from fnll.report import analyse, load, main_table, write
 from fnll.testing.example import write_store
 from fnll.testing.store import write_run
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine (Debian: apt install chromium)")
-
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>'
 
 
@@ -31,14 +22,6 @@ def report(tmp_path_factory):
     write_run(runs, "fednoro", [0.5], seed=0, ending="failed", note=HOSTILE, **here)
     write_run(runs, "fedavg", [0.5] * 12, choices={"dataset": HOSTILE}, config={"noise.rho": 0.8, "noise.tau": 0.5})
     return write(analyse(load(runs)), root / "out", with_figures=False).html
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
