@@ -88,7 +88,7 @@ def test_the_demo_shows_each_method_in_its_papers_regime_for_the_same_budget() -
         if planned.method == "fedavg"
     }
     assert set(found) == {"rho_tau", "ramp", "h_idn"}  # FedCorr's, FedRN's and FedNoRo's
-    assert {cfg.rounds * int(cfg.fraction * cfg.num_clients) for cfg in found.values()} == {400}
+    assert {cfg.rounds * int(cfg.fraction * cfg.num_clients) for cfg in found.values()} == {300}
 
 
 @pytest.mark.parametrize("name", ["demo", "rho_tau", "h_idn"])
