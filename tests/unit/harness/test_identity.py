@@ -12,12 +12,10 @@ from fnll.harness.config import compose
 from fnll.harness.identity import code_of, packaged_names, run_id, source_digest
 from fnll.harness.prepare import revision_of
 
-CHOICES = [
-    f"{group}={name}"
+CHOICES = {
+    group: [f"{group}={name}" for name in options(group) if name != "image_folder"]  # which needs a folder
     for group in ("dataset", "partition", "noise", "model", "local", "method")
-    for name in options(group)
-    if name != "image_folder"  # needs a folder
-]
+}
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +123,13 @@ def test_a_module_without_source_has_no_hash():
     assert code_of({"_target_": "no_such_module_anywhere.Thing"}) == {}
 
 
+def test_the_default_of_a_group_is_the_same_run_when_it_is_typed():
+    usual = compose([])
+    defaults = [f"{group}={usual.choices[group]}" for group in CHOICES]
+    assert len(defaults) == 6
+    assert {named(word) for word in defaults} == {named()}
+
+
 def test_settings_that_change_no_number_are_left_out():
     assert named("executor=pool", "runs_dir=elsewhere") == named()
     assert named("seed=1") != named()
@@ -148,12 +153,13 @@ def moved(tmp_path, monkeypatch):
 
 
 def test_a_name_survives_the_move_of_everything_it_is_made_of(moved):
-    words = [[word] for word in CHOICES] + [
+    every = max(map(len, CHOICES.values()))  # the longest group once, the others in company
+    words = [[group[i % len(group)] for group in CHOICES.values()] for i in range(every)] + [
         ["method=fedcorr", "method@method.usual=fedprox"],
         ["dataset=image_folder", "dataset.root=x"],
     ]
     before = [named(*some) for some in words]
-    assert len(set(before)) == len(before) - 5, "the default of each group is the same run"
+    assert len(set(before)) == len(before)
     moved()
     assert compose(["method=fedcorr"]).cfg.method._target_.startswith("fnll.x."), "or nothing was moved"
     assert [named(*some) for some in words] == before
