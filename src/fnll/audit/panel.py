@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from fnll.harness.execute import execute
 from fnll.harness.prepare import Run, prepare
 from fnll.harness.tally import Tally
 from fnll.harness.verdicts import METHOD, Verdict, judge
+from fnll.harness.warned import Warned, listening
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,20 @@ class PanelRun:
     accuracy: float
 
 
-def convene(data: Sequence[str], plan: Plan, runs_dir: Path, say: Callable[[str], None]) -> tuple[Run, list[Member]]:
-    """Run the plan (finished runs are read) and hear every member; the first run stands for the data."""
+def convene(
+    data: Sequence[str], plan: Plan, runs_dir: Path, say: Callable[[str], None], known: Iterable[str] = ()
+) -> tuple[Run, list[Member]]:
+    """Run the plan (finished runs are read) and hear every member; the first run stands for the data.
+
+    What runs warn of is said once, and not at all if it is `known`.
+    """
+    heard = set(known)
+
+    def tell(text: str, _: str) -> None:
+        if text not in heard:
+            heard.add(text)
+            say(f"! {text}")
+
     members: list[Member] = []
     first: Run | None = None
     done = 0
@@ -59,7 +72,8 @@ def convene(data: Sequence[str], plan: Plan, runs_dir: Path, say: Callable[[str]
         for fold in range(1, plan.folds + 1):
             done += 1
             say(f"run {done} of {len(plan.methods) * plan.folds}: {method}, fold {fold} of {plan.folds}")
-            outcomes.append(outcome_of(prepare(request(data, plan, method, fold, runs_dir))))
+            with listening(tell) as warned:
+                outcomes.append(outcome_of(prepare(request(data, plan, method, fold, runs_dir)), warned))
         first = first or outcomes[0].run
         if method == REFERENCE:
             members.append(confident_member(outcomes))
@@ -69,9 +83,9 @@ def convene(data: Sequence[str], plan: Plan, runs_dir: Path, say: Callable[[str]
     return first, members
 
 
-def outcome_of(run: Run) -> PanelRun:
+def outcome_of(run: Run, warned: Warned | None = None) -> PanelRun:
     """Run it, or read it if it is finished, and hear what it says."""
-    summary = execute(run)
+    summary = execute(run, warned=warned)
     folder = Path(run.cfg.runs_dir) / run.run_id
     restored = Checkpoints(folder / "checkpoint", run.run_id).load()
     if restored is None:

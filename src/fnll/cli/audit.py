@@ -6,6 +6,7 @@ import argparse
 import logging
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,13 +53,14 @@ def main(argv: Sequence[str]) -> int:
     warnings += [f"{method} is left out: {why}" for method, why in plan.left_out.items()]
     for text in warnings:
         print(f"! {text}")
+    minutes = max(1, round(plan.estimate / 60))
     print(
-        f"plan: {', '.join(plan.methods)}; {plan.folds} folds of {plan.rounds} rounds, about "
-        f"{max(1, round(plan.estimate / 60))} minutes"
+        f"plan: {', '.join(plan.methods)}; {plan.folds} folds of {plan.rounds} rounds, about {minutes} "
+        f"minute{'' if minutes == 1 else 's'}"
     )
     folder = make_folder(args.out)
     write_atomic(inside(folder, "plan.json"), plan.to_json())
-    run, members = convene(data, plan, folder / "runs", lambda text: print(text, flush=True))
+    run, members = convene(data, plan, folder / "runs", partial(print, flush=True), warnings)
     joint = Joint(run, tuple(members))
     if why := joint.doubt():
         warnings.insert(0, f"do not take the suggested labels: {why}")

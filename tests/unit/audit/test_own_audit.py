@@ -211,6 +211,7 @@ def test_an_audit_from_table_to_page_and_again(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "fedcorr is left out: too few" in said
     assert "site 1" in said
+    assert said.count("nobody knows the true labels") == 1, "of the data, not of every run"
     assert main([*argv, str(tmp_path / "two")]) == 0
     for name in ("clients.csv", "samples.csv", "audit.html", "plan.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
