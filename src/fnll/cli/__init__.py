@@ -6,6 +6,8 @@ Exit codes: 0 good, 1 a run failed, 2 the user's mistake.
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import logging
 import os
 import sys
@@ -14,6 +16,8 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from fnll.errors import UserError, nearest
+
+atexit.register(gc.freeze)  # Python looks for garbage when it ends, in all of torch: two seconds, for nothing
 
 
 @dataclass(frozen=True)

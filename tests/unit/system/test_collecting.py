@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -22,3 +24,9 @@ def test_a_mistake_leaves_nothing_changed() -> None:
     with pytest.raises(ValueError, match="mistake"), collecting_rarely():
         raise ValueError("mistake")
     assert gc.get_threshold() == before
+
+
+def test_a_command_ends_without_looking_for_garbage() -> None:
+    look = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0)); import fnll.cli"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
