@@ -44,7 +44,7 @@ class Node:
 
     def works(self) -> bool:
         """Whether a run or a worker of an executor is there now."""
-        return any(b"_perform" in line or b"Actor" in line for line in titles_below(self.process.pid))
+        return any(line.startswith((b"ray::_perform", b"ray::Actor")) for line in titles_below(self.process.pid))
 
     def pull_the_plug(self) -> None:
         with suppress(ProcessLookupError):
@@ -118,6 +118,8 @@ def test_a_sweep_survives_the_loss_of_a_ray_node(tmp_path: Path, cluster: tuple[
     words = ["seed=range(4)", "sweep.launcher=ray", f"sweep.ray.address={address}", f"runs_dir={store}"]
     process = command("sweep", *words, log=log)
     wait_for(lambda: rows_in(store) >= 3 and worker.works(), "runs on both nodes", process)
+    heard = [line for line in titles_below(worker.process.pid) if b"_QueueActor" in line]
+    assert not heard, "what the sweep hears its runs through must not be lost with a node"
     worker.pull_the_plug()
     assert process.wait(PATIENCE) == 0, log.read_text()
     assert contents(store) == contents(undisturbed(tmp_path / "whole"))
