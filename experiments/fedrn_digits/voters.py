@@ -27,8 +27,8 @@ from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import compose
 from fnll.harness.diagnostics import precision_recall
 from fnll.harness.execute import execute
-from fnll.harness.folder import RunFolder
 from fnll.harness.prepare import Run, prepare
+from fnll.harness.run_folder import RunFolder
 from fnll.local import Fit
 from fnll.methods.fedrn import FedRN, HeadTuning, NeighbourState
 from fnll.methods.fedrn_reliability import ensemble, shares

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from fnll.harness.choices import options
 from fnll.harness.config import compose
 from fnll.harness.execute import execute
-from fnll.harness.folder import DeclinedError
 from fnll.harness.integrity import Condition, examine
 from fnll.harness.prepare import Run, prepare
+from fnll.harness.run_folder import DeclinedError
 
 TINY = [
     "dataset=synthetic", "dataset.samples=120", "dataset.test_samples=60", "dataset.classes=4", "dataset.size=4",

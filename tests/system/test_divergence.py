@@ -16,8 +16,8 @@ from fnll.federation import Snapshot, Totals
 from fnll.harness.choices import options
 from fnll.harness.divergence import HOPELESS, failed_over_numbers, hopeless_from
 from fnll.harness.execute import execute, told
-from fnll.harness.folder import DeclinedError
 from fnll.harness.prepare import prepare
+from fnll.harness.run_folder import DeclinedError
 from fnll.local import Fit
 from fnll.methods.fedavg import FedAvg
 from fnll.report import load

@@ -11,8 +11,8 @@ import torch
 
 from fnll.errors import UserError
 from fnll.harness.execute import execute
-from fnll.harness.folder import FORMAT, BusyError, FormatError, RunFolder, StoreError
 from fnll.harness.prepare import Run, prepare
+from fnll.harness.run_folder import FORMAT, BusyError, FormatError, RunFolder, StoreError
 from fnll.methods.fedavg import FedAvg
 from fnll.system.files import write_json
 from fnll.testing import Backwards, same
@@ -277,7 +277,7 @@ def test_a_file_system_without_locks_is_no_busy_run(tmp_path, monkeypatch):
     def refuse(file, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("fnll.harness.folder.fcntl.flock", refuse)
+    monkeypatch.setattr("fnll.harness.run_folder.fcntl.flock", refuse)
     with pytest.raises(StoreError, match=r"cannot lock .* No locks available.* runs_dir=DIR"):
         execute(prepared(tmp_path))
 

@@ -21,7 +21,7 @@ from fnll import cli
 from fnll.errors import UserError
 from fnll.harness.config import compose
 from fnll.harness.execute import prepare_or_record
-from fnll.harness.folder import RunFolder, StoreError
+from fnll.harness.run_folder import RunFolder, StoreError
 from fnll.report import cells, load, scores
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.events import Ending, Outcome

@@ -15,8 +15,8 @@ from fnll.federation import World
 from fnll.harness.budget import _fewest, node_in_rounds
 from fnll.harness.choices import config_dir, inherited, options
 from fnll.harness.execute import execute
-from fnll.harness.folder import DeclinedError
 from fnll.harness.prepare import prepare
+from fnll.harness.run_folder import DeclinedError
 from fnll.lengths import Horizon, marked, resolve
 from tiny import compose
 

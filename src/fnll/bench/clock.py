@@ -18,7 +18,7 @@ import fnll.weights
 from fnll.executors.rows import rows_of
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.diagnostics import Diagnostics
-from fnll.harness.folder import RunFolder
+from fnll.harness.run_folder import RunFolder
 from fnll.net import Net
 from fnll.types import Client
 

@@ -17,9 +17,9 @@ from fnll.federation import Executor, federate
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import compose
 from fnll.harness.declared import check_settings
-from fnll.harness.folder import RunFolder
 from fnll.harness.observer import Observer
 from fnll.harness.prepare import Run, device_of, made, scenario_of
+from fnll.harness.run_folder import RunFolder
 from fnll.images import Augmentation, HorizontalFlip, InMemory, RandomCrop, Transform
 from fnll.local import LocalSpec
 from fnll.scenario.scenario import Dataset

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:  # torch takes seconds to import, and a finished run is only told
-    from fnll.harness.folder import RunFolder
     from fnll.harness.prepare import Run
+    from fnll.harness.run_folder import RunFolder
 
 QUIET_SECONDS = 10  # plain lines come at most this often
 

@@ -18,7 +18,6 @@ from fnll.federation import Executor, Snapshot, federate
 from fnll.harness.checkpoint import DAMAGE, Checkpoints, Restored
 from fnll.harness.config import Request, store_of
 from fnll.harness.divergence import LastUpdates, failed_over_numbers, hopeless_from
-from fnll.harness.folder import DeclinedError, RunFolder, StoreError
 from fnll.harness.identity import run_id, settings
 from fnll.harness.integrity import METRICS, in_words
 from fnll.harness.known import note
@@ -27,6 +26,7 @@ from fnll.harness.making import declined
 from fnll.harness.manifest import describe, facts_of, require_same_truth
 from fnll.harness.observer import Observer, Progress, overlaps
 from fnll.harness.prepare import Run, prepare
+from fnll.harness.run_folder import DeclinedError, RunFolder, StoreError
 from fnll.harness.status import Status
 from fnll.harness.verdict_files import write_verdict
 from fnll.harness.verdicts import judge

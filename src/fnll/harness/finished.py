@@ -9,8 +9,8 @@ from pathlib import Path
 from fnll.errors import UserError
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import Request, compose
-from fnll.harness.folder import RunFolder
 from fnll.harness.prepare import Run, prepare
+from fnll.harness.run_folder import RunFolder
 from fnll.harness.tally import Tally
 from fnll.harness.verdicts import Verdict, judge
 from fnll.system.files import read_json

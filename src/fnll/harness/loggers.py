@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 
 from fnll.errors import UserError
 from fnll.harness.config import Request
-from fnll.harness.folder import RunFolder
 from fnll.harness.observer import Progress
 from fnll.harness.prepare import Run, made
+from fnll.harness.run_folder import RunFolder
 from fnll.harness.secrets import without_secrets
 from fnll.system.files import plain_name, remove_folder
 

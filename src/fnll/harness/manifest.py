@@ -16,11 +16,11 @@ from fnll import NUMBERS, __version__
 from fnll.errors import UserError
 from fnll.harness.budget import typed_shares
 from fnll.harness.config import Request
-from fnll.harness.folder import RunFolder
 from fnll.harness.identity import code_of, settings
 from fnll.harness.integrity import MANIFEST
 from fnll.harness.making import privileges
 from fnll.harness.prepare import Run, numerics_of
+from fnll.harness.run_folder import RunFolder
 from fnll.harness.secrets import without_secrets
 from fnll.scenario.scenario import CLEAN
 from fnll.system.files import read_json

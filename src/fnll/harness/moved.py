@@ -33,7 +33,7 @@ MOVED = {  # both below `fnll`
     "observer": "harness.observer",
     "processes": "system.processes",
     "proximal": "tools.proximal",
-    "records": "harness.folder",
+    "records": "harness.run_folder",
     "report.example": "testing.example",
     "report.figures.style": "plotting.style",
     "report.grid": "report.cells",

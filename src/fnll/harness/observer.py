@@ -16,11 +16,11 @@ from fnll.federation import Clients, Ledger, Personal, Snapshot
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.diagnostics import Diagnostics, Round
 from fnll.harness.evaluate import TestSet, confusion, local_accuracies, local_scores, scores
-from fnll.harness.folder import RunFolder
 from fnll.harness.integrity import DIAGNOSTICS, METRICS
 from fnll.harness.metrics import LAST, require_registered
 from fnll.harness.plain import plain
 from fnll.harness.prepare import Run
+from fnll.harness.run_folder import RunFolder
 from fnll.harness.tally import Tally
 from fnll.images import InMemory
 from fnll.types import Update

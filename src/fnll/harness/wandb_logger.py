@@ -13,10 +13,10 @@ from lightning.pytorch.loggers import WandbLogger
 from pydantic import Field
 from requests.utils import get_netrc_auth
 
-from fnll.harness.folder import RunFolder
 from fnll.harness.loggers import numbers, settings
 from fnll.harness.prepare import Run
 from fnll.harness.provenance import made_with
+from fnll.harness.run_folder import RunFolder
 from fnll.scenario.file import save
 from fnll.scenario.file_format import about
 from fnll.settings import check_fields

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fnll.harness.folder import in_new_words
 from fnll.harness.integrity import CONFIG, FORMAT, MANIFEST, METRICS, Condition, examine, format_of, in_words
+from fnll.harness.run_folder import in_new_words
 from fnll.harness.status import MARKS, SUMMARY, Status, mark_in, status_in, warnings_in
 from fnll.report.claims import Facts, Settings, Sums, require_row
 from fnll.system.foreign import ForeignError, json_object, json_of, text, yaml_mapping

@@ -15,9 +15,9 @@ from fnll.executors.numerics import limit_threads
 from fnll.federation import Executor
 from fnll.harness.config import compose
 from fnll.harness.execute import execute, prepare_or_record, told
-from fnll.harness.folder import BusyError, DeclinedError, RunFolder, StoreError
 from fnll.harness.loggers import watchers
 from fnll.harness.prepare import Run
+from fnll.harness.run_folder import BusyError, DeclinedError, RunFolder, StoreError
 from fnll.harness.status import Status
 from fnll.harness.trust import allow
 from fnll.harness.warned import Warned, listening

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fnll.harness.folder import RunFolder
 from fnll.harness.integrity import DIAGNOSTICS, METRICS
+from fnll.harness.run_folder import RunFolder
 from fnll.harness.status import Status
 
 Facts = Sequence[Mapping[str, Any]]

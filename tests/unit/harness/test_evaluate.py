@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fnll.harness.evaluate import TestSet, confusion, scores
-from fnll.harness.folder import RunFolder, summarise
+from fnll.harness.run_folder import RunFolder, summarise
 from fnll.images import InMemory, Transform
 
 

@@ -18,8 +18,8 @@ from fnll.harness.checkpoint import Checkpoints, Restored
 from fnll.harness.config import compose
 from fnll.harness.execute import _restored as restored
 from fnll.harness.execute import execute
-from fnll.harness.folder import RunFolder
 from fnll.harness.prepare import Run, prepare
+from fnll.harness.run_folder import RunFolder
 from fnll.system.foreign import digest
 from tiny import TINY, PowerCut, PowerCutError
 

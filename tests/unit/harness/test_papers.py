@@ -7,10 +7,10 @@ import pytest
 from fnll.errors import UserError
 from fnll.harness.config import compose
 from fnll.harness.execute import execute
-from fnll.harness.folder import DeclinedError
 from fnll.harness.identity import settings
 from fnll.harness.label import labelled, not_compared
 from fnll.harness.prepare import prepare
+from fnll.harness.run_folder import DeclinedError
 
 
 def label(*words: str) -> str:

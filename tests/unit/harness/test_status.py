@@ -2,7 +2,7 @@
 
 import pytest
 
-from fnll.harness.folder import RunFolder
+from fnll.harness.run_folder import RunFolder
 from fnll.harness.status import MARKS, Status, mark_in, status_in
 from fnll.sweep.events import Ending
 

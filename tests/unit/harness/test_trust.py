@@ -11,10 +11,10 @@ from fnll.cli import main
 from fnll.errors import UserError
 from fnll.harness import trust
 from fnll.harness.config import compose
-from fnll.harness.folder import RunFolder
 from fnll.harness.loggers import settings
 from fnll.harness.manifest import describe
 from fnll.harness.prepare import prepare
+from fnll.harness.run_folder import RunFolder
 from fnll.sweep.grid import expand
 from tiny import TINY
 
@@ -22,7 +22,7 @@ HOSTILE = [
     "os.system", "builtins.open", "builtins.exec", "torch.load", "numpy.load", "pandas.read_pickle", "joblib.load",
     "shutil.copy", "shutil.rmtree", "pathlib.Path.write_text", "torch.hub.load", "subprocess.Popen", "hydra.utils.call",
     "fnll.system.files.os.system", "fnll.system.files.write_atomic", "fnll.system.files.remove_folder",
-    "fnll.harness.folder.RunFolder", "fnll.methods.fedrn.torch.load", "fnll.sweep.slurm.Submitit", "fnll.cli.main",
+    "fnll.harness.run_folder.RunFolder", "fnll.methods.fedrn.torch.load", "fnll.sweep.slurm.Submitit", "fnll.cli.main",
     "fnll.harness.execute.execute", "", "..", "os",
 ]  # fmt: skip
 

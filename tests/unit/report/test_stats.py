@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fnll.errors import UserError
-from fnll.harness.folder import RunFolder
 from fnll.harness.metrics import SCORES
+from fnll.harness.run_folder import RunFolder
 from fnll.report import RULES, Scores, analyse, cells, differences, interval, load, recovered, scores, target_cost
 from fnll.report.blocks import against, block_values, rank, smallest_p
 from fnll.testing.store import write_run

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from fnll.errors import UserError
-from fnll.harness.folder import FORMAT, RunFolder
 from fnll.harness.integrity import seal
+from fnll.harness.run_folder import FORMAT, RunFolder
 from fnll.report import load
 from fnll.report.folders import flatten
 from fnll.testing.store import write_run

@@ -7,9 +7,9 @@ import yaml
 
 from fnll.harness.config import compose
 from fnll.harness.execute import execute
-from fnll.harness.folder import RunFolder
 from fnll.harness.metrics import SCORES, TOP5
 from fnll.harness.prepare import prepare
+from fnll.harness.run_folder import RunFolder
 from fnll.report import load, scores
 from fnll.testing.store import write_run
 
