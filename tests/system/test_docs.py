@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,16 @@ def test_the_site_builds_without_warnings(tmp_path):
     assert len(pages) > 10
     outside = [p.name for p in pages if re.search(r'(?:src|href)="https?://[^"]+\.(?:js|css|woff2?)"', p.read_text())]
     assert not outside, "pages load nothing from elsewhere"
+
+
+def test_the_picture_of_the_house_has_the_rooms_that_the_linter_knows() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    drawn = re.findall(r'font-weight="600">([^<]+)<', (ROOT / "docs/images/house.svg").read_text())
+    rooms = [set(re.findall(r"\w+", layer)) for layer in layers]
+    found = [room for text in drawn for room in text.split()]
+    assert len(found) == sum(map(len, rooms))
+    start = 0
+    for layer in rooms:  # from top to bottom
+        assert set(found[start : start + len(layer)]) == layer
+        start += len(layer)
