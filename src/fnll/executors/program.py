@@ -8,6 +8,7 @@ of the list; that nothing else did is checked in the first step of every trainin
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 from collections import OrderedDict
@@ -21,8 +22,10 @@ log = logging.getLogger(__name__)
 
 WORTH = 60  # steps of one kind after which tracing, which takes as long as some hundred of them, is worth its while
 KINDS = 64  # kinds of steps that are kept
+SCRIPTS = 256  # lists that TorchScript may walk: it never gives their memory back, two or three megabytes each
 
 Arguments = list[list[Tensor]]
+_written = itertools.count()  # of this process, as its memory is
 Step = Callable[..., tuple[Tensor, ...]]  # (*arguments) -> the losses, and the gradient of every parameter
 
 
@@ -78,6 +81,8 @@ def _traced(step: Step, arguments: Arguments) -> Step | None:
 
 def _scripted(graph: fx.GraphModule, flat: Sequence[Tensor]) -> Callable[..., Any]:
     """The same list, walked by TorchScript's interpreter, which takes a fifth of Python's time for each operation."""
+    if next(_written) >= SCRIPTS:
+        return graph
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
