@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,21 @@ def browser():
         browser = playwright.chromium.launch(executable_path=chromium, args=QUIET)
         yield browser
         browser.close()
+
+
+@contextmanager
+def watched(page, address):
+    """Open an address; whatever the page says, asks the network for or lets through meanwhile is a failure."""
+    heard, asked = [], []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    yield page
+    assert page.evaluate("window.hacked") is None
+    page.close()
+    assert heard == []
+    assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [address]
 
 
 @pytest.fixture

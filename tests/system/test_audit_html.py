@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from conftest import watched
 from fnll.audit.joint import Joint
 from fnll.audit.page import SHOWN, page
 from fnll.audit.panel import Member
@@ -62,17 +63,9 @@ def audit(tmp_path_factory):
 def opened(browser, audit, request):
     """The page, offline; whatever it says, asks for or lets through fails the test."""
     context = browser.new_context(viewport={"width": request.param, "height": 800}, offline=True, accept_downloads=True)
-    page = context.new_page()
-    heard, asked = [], []
-    page.on("console", lambda message: heard.append(message.text))
-    page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(audit.as_uri())
-    yield page
-    assert page.evaluate("window.hacked") is None
+    with watched(context.new_page(), audit.as_uri()) as page:
+        yield page
     context.close()
-    assert heard == []
-    assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [audit.as_uri()]
 
 
 def focused(page) -> str:

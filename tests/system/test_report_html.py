@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from conftest import watched
 from fnll.report import analyse, load, main_table, write
 from fnll.testing.example import write_store
 from fnll.testing.store import write_run
@@ -27,17 +28,8 @@ def report(tmp_path_factory):
 @pytest.fixture
 def page(browser, report):
     """The report on a laptop; whatever it says or asks for during a test fails that test."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    heard, asked = [], []
-    page.on("console", lambda message: heard.append(message.text))
-    page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(report.as_uri())
-    yield page
-    assert page.evaluate("window.hacked") is None
-    page.close()
-    assert heard == []
-    assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
+    with watched(browser.new_page(viewport={"width": 1280, "height": 900}), report.as_uri()) as page:
+        yield page
 
 
 def names(page):
