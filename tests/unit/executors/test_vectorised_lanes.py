@@ -94,12 +94,20 @@ class Ramped(FedAvg):
         return super().loss(net, batch) + ramp * net(batch.x).square().mean()
 
 
-@pytest.mark.parametrize("kind", [Plainly, Later, Ramped])
+class Gathered(FedAvg):
+    """Looks the label up, which fails for one that does not exist."""
+
+    def loss(self, net, batch, **message):
+        return -F.log_softmax(net(batch.x), dim=1).gather(1, batch.y[:, None]).mean()
+
+
+@pytest.mark.parametrize("kind", [Plainly, Later, Ramped, Gathered])
 def test_a_loss_that_counts_padding_steps_without_it(kind):
     world = TinyWorld("one_sample")
     far, executor = compared(kind(**world.shared(6)), world, rounds=3)
     assert far < 1e-5
     assert executor.stacker.habits.unpadded
+    assert not executor.stacker.habits.strict, "or every round would be a kind of its own"
     assert not executor.said
 
 
