@@ -104,3 +104,36 @@ def test_each_fallback_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
             two_component_gmm([0.5, 0.5], seed=0)  # type: ignore[arg-type]
     assert len(caplog.records) == 1
     assert "everything counts as clean" in caplog.text
+
+
+def drawn(kind, rng, n):
+    return {
+        "one hump": lambda: rng.normal(size=n),
+        "losses": lambda: rng.exponential(0.2, n),
+        "two humps": lambda: np.concatenate([rng.normal(0, 0.1, n), rng.normal(3, 1, n)]),
+        "ties": lambda: np.round(rng.exponential(1, n), 1),
+        "narrow": lambda: rng.uniform(size=n) * 1e-3,
+        "nearly two values": lambda: (rng.uniform(size=n) < 0.3) + 1e-9 * rng.normal(size=n),
+        "outlier": lambda: np.append(rng.normal(0, 1e-3, n), 1e6),
+    }[kind]()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("reg_covar", [1e-6, 5e-4, 0.0])
+@pytest.mark.parametrize("kind", ["one hump", "losses", "two humps", "ties", "narrow", "nearly two values", "outlier"])
+def test_numbers_are_fitted_as_scikit_learn_fits_them_to_the_bit(kind, reg_covar):
+    rng = np.random.default_rng(0)
+    compared = 0
+    for seed in range(12):
+        values = drawn(kind, rng, int(rng.integers(5, 300)))[:, None]
+        limits = mixture.Limits(seed, reg_covar, 1e-3, 100)
+        try:
+            wanted = mixture._fitted(values, limits, "full")
+        except ValueError:
+            assert mixture._fitted_numbers(values, limits) is None, "scikit-learn says why"
+            continue
+        found = mixture._fitted_numbers(values, limits)
+        assert found is not None
+        assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+        compared += 1
+    assert compared or reg_covar == 0
