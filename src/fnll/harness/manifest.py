@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,7 @@ def describe(request: Request, folder: RunFolder, device: str, **facts: object) 
         "commit": commit(),
         "code": code_of(settings(request)),  # of plugins
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "fnll": __version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "torchvision", "lightning", "scikit-learn", "numpy")},
-        },
+        "versions": {"fnll": __version__, "python": platform.python_version(), **_versions()},
         "host": {
             "platform": platform.platform(),
             "processor": platform.processor() or platform.machine(),
@@ -52,6 +49,12 @@ def describe(request: Request, folder: RunFolder, device: str, **facts: object) 
         **facts,
     }
     folder.describe(config, request.command, around)
+
+
+@lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
+    """Looked up once in a process: each takes milliseconds."""
+    return {name: version(name) for name in ("torch", "torchvision", "lightning", "scikit-learn", "numpy")}
 
 
 def facts_of(run: Run) -> dict[str, Any]:
@@ -98,8 +101,12 @@ def _shares(run: Run) -> dict[str, str]:
     return typed_shares(asked, got)  # type: ignore[arg-type]
 
 
+@lru_cache(maxsize=1)
 def commit() -> str | None:
-    """The commit of the source tree, with `+` if it has uncommitted changes; None when fnll is not run from one."""
+    """The commit of the source tree, with `+` if it has uncommitted changes; None when fnll is not run from one.
+
+    Asked once: a process goes on with the code that it began with, whatever is checked out meanwhile.
+    """
     git = ["git", "-C", str(Path(__file__).resolve().parents[3])]
     try:
         tracked = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=10)

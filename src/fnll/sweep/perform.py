@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from omegaconf import OmegaConf
 from fnll.errors import UserError
 from fnll.executors.numerics import limit_threads
 from fnll.federation import Executor
-from fnll.harness.config import compose
+from fnll.harness.composer import Composer
 from fnll.harness.execute import execute, prepare_or_record, told
 from fnll.harness.loggers import watchers
 from fnll.harness.prepare import Run
@@ -67,7 +68,7 @@ def perform(
 def _attempt(planned: PlannedRun, reporter: Reporter, warned: Warned, started: float, **settings: Any) -> Outcome:
     try:
         allow(*planned.allowed)
-        request = compose(planned.words, planned.config_dirs)
+        request = _composer(planned.config_dirs)(planned.words)
         limit_threads(OmegaConf.select(request.cfg, "executor.threads", default=1))
         mirrors = watchers(request)
         summary = execute(prepare_or_record(request), [reporter, *mirrors], warned=warned, **settings)
@@ -82,6 +83,12 @@ def _attempt(planned: PlannedRun, reporter: Reporter, warned: Warned, started: f
     kind = Ending.FINISHED if reporter.began else Ending.KNOWN
     detail = Status.DIVERGED if summary["diverged"] else ""
     return Outcome(kind, detail, summary["test/accuracy"]["last10"], time.monotonic() - started)
+
+
+@lru_cache(maxsize=4)
+def _composer(config_dirs: tuple[Path, ...]) -> Composer:
+    """One for all runs that this process does: Hydra takes longer than the rest of a small run's beginning."""
+    return Composer(config_dirs)
 
 
 def give_up(planned: PlannedRun, folder: str, reason: str) -> None:
