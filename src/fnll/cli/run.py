@@ -24,7 +24,7 @@ from fnll.harness.hydra_versions import VERSION_BASE, register_plugins
 from fnll.harness.known import finished
 from fnll.harness.mistakes import MISTAKES, explain
 from fnll.harness.status import warnings_in
-from fnll.system.collecting import collecting_rarely
+from fnll.system.collecting import collecting_rarely, sparing_what_is_there
 
 
 def main(argv: Sequence[str]) -> int:
@@ -93,7 +93,9 @@ def _execute(request: Request) -> float | None:
             before_training.close()
             folder = Path(request.cfg.runs_dir) / run.run_id
             known = (folder / "summary.json").exists()
-            return _tell(request, execute(run, [RunBar(console), *mirrors], warned=warned), known=known)
+            with sparing_what_is_there():
+                summary = execute(run, [RunBar(console), *mirrors], warned=warned)
+            return _tell(request, summary, known=known)
 
 
 def _tell(request: Request, summary: dict[str, Any], *, known: bool) -> float | None:

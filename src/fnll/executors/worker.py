@@ -15,6 +15,7 @@ from fnll.executors.arena import Arena, Packer, Ticket, unpack
 from fnll.executors.jobs import perform
 from fnll.executors.numerics import Setup
 from fnll.scenario.scenario import Scenario
+from fnll.system.collecting import sparing_what_is_there
 from fnll.system.notices import Collector
 from fnll.system.processes import GONE
 from fnll.system.workers import begin
@@ -30,8 +31,9 @@ def serve(connection: Connection, setup: Setup, directory: str) -> None:
     logging.getLogger().addHandler(HEARD)
     with suppress(*GONE):
         scenario = receive(connection)()
-        while True:
-            _serve_one(connection, scenario, setup.device)
+        with sparing_what_is_there():
+            while True:
+                _serve_one(connection, scenario, setup.device)
 
 
 def answer(scenario: Scenario, read: Callable[[], Call], device: torch.device) -> tuple[Packer, Ticket]:

@@ -18,6 +18,7 @@ import fnll.methods  # noqa: F401
 from fnll.sweep.abreast import Abreast
 from fnll.sweep.events import Ended, Event, Said, Send
 from fnll.sweep.perform import perform
+from fnll.system.collecting import sparing_what_is_there
 from fnll.system.processes import GONE
 from fnll.system.workers import begin
 
@@ -33,7 +34,7 @@ def serve(connection: Connection, directory: str, spare_core: bool) -> None:
             os._exit(1)
 
     runs = Abreast()
-    with suppress(*GONE):
+    with suppress(*GONE), sparing_what_is_there():
         while True:
             while not runs or connection.poll():  # with runs under way, only if another one waits to join them
                 ticket, run, together = connection.recv()
