@@ -2,8 +2,10 @@
 
     python experiments/freeze.py RUNS experiments/NAME
 
-writes `results.jsonl` (each run's summary with its cell, commit and command), `report.md` and `curves.png`. The
-verdict, in `README.md`, is for people to write.
+writes `results.jsonl` (each run's summary with its cell, commit and command), `report.md`, `curves.png`, and from the
+lines alone `table.md` (mean and spread of every row and column) and `ranks.png` (critical differences). Lines of an
+earlier `results.jsonl` whose runs RUNS does not hold are kept, so that a grid may be run in parts, also on different
+machines; report and curves are of RUNS only. The verdict, in `README.md`, is for people to write.
 """
 
 from __future__ import annotations
@@ -12,26 +14,95 @@ import argparse
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import pandas as pd
+
+from fnll.errors import UserError
+from fnll.harness.catalogue import described
 from fnll.harness.status import Status
 from fnll.report import analyse, load, write
+from fnll.report.analysis import Analysis
+from fnll.report.cells import Cell
+from fnll.report.figures.comparison import critical_difference
 from fnll.report.store import Store
 
+Line = dict[str, Any]
 
-def results(store: Store, runs: Path) -> list[dict[str, object]]:
+
+def results(store: Store, runs: Path) -> list[Line]:
     """What identifies each finished run, and its summary."""
     lines = []
-    for run in store.runs[store.runs["status"] == Status.FINISHED].sort_values(["method", "cell", "seed"]).itertuples():
+    for run in store.runs[store.runs["status"] == Status.FINISHED].itertuples():
         summary = json.loads((runs / str(run.run_id) / "summary.json").read_text())
         command = re.sub(r" (runs_dir|dataset\.root)=\S+", "", str(run.command))  # wherever things lay
         lines.append({"cell": run.cell, "commit": run.commit, "command": command, **summary})
     return lines
 
 
+def joined(new: Sequence[Line], path: Path) -> list[Line]:
+    """The new lines, and those of `path` about other runs, in order."""
+    old = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    places = {(line["method"], line["command"]) for line in new}
+    kept = [line for line in old if (line["method"], line["command"]) not in places]
+    return sorted([*new, *kept], key=lambda line: (line["method"], line["cell"], line["seed"]))
+
+
+def thawed(lines: Sequence[Line], metric: str) -> Store:
+    """The lines as a store with one column for each regime and seed, which are what ranks are averaged over."""
+    labels = [f"{line['cell']} · seed {line['seed']}" for line in lines]
+    runs = pd.DataFrame(
+        {
+            "run_id": [line["run_id"] for line in lines],
+            "method": [line["method"] for line in lines],
+            "kind": ["oracle" if line["method"].startswith("oracle") else "method" for line in lines],
+            "cell": labels,
+            "origin": [line["origin"] for line in lines],
+            "seed": [line["seed"] for line in lines],
+            "status": [Status.DIVERGED if line["diverged"] else Status.FINISHED for line in lines],
+            "reason": "",
+            "digest": [line["checksum"] for line in lines],
+            "rounds": 1,
+        }
+    )
+    metrics = runs[["run_id", "method", "cell", "seed", "kind", "status"]].assign(step=1, stage="")
+    metrics[metric] = [line[metric]["last10"] for line in lines]
+    cells = tuple(Cell(label, "", "", label, "") for label in dict.fromkeys(labels))
+    names = {method: described(method).name for method in dict.fromkeys(runs["method"])}
+    return Store(Path("results.jsonl"), runs, metrics, cells, names=names)
+
+
+def table(lines: Sequence[Line], metric: str) -> str:
+    """Mean ± standard deviation over seeds in percent, of the last ten evaluations, for every row and column."""
+    frame = pd.DataFrame([{**line, "value": 100 * line[metric]["last10"]} for line in lines])
+    shown = frame.groupby(["method", "cell"])["value"].agg(["mean", "std", "count"])
+    columns = list(dict.fromkeys(frame["cell"]))
+    rows = [f"| | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 1)}"]
+    for method in dict.fromkeys(frame["method"]):
+        words = [_value(shown.loc[(method, cell)]) if (method, cell) in shown.index else "–" for cell in columns]
+        rows.append(f"| {described(method).name} | {' | '.join(words)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _value(one: pd.Series) -> str:
+    return f"{one['mean']:.2f} ± {one['std']:.2f} ({int(one['count'])})"
+
+
+def draw_ranks(analysis: Analysis, path: Path) -> None:
+    """Average ranks over regimes and seeds; nothing if there are too few of them."""
+    try:
+        figure = critical_difference(analysis)
+    except UserError as error:
+        print(f"no {path.name}: {error}")
+        return
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
-    """Read the runs, write the three files."""
+    """Read the runs, write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("out", type=Path)
@@ -39,8 +110,11 @@ def main() -> None:
     args = parser.parse_args()
     store = load(args.runs)
     args.out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(line, ensure_ascii=False, sort_keys=True) for line in results(store, args.runs)]
-    (args.out / "results.jsonl").write_text("\n".join(lines) + "\n")
+    lines = joined(results(store, args.runs), args.out / "results.jsonl")
+    written = [json.dumps(line, ensure_ascii=False, sort_keys=True) for line in lines]
+    (args.out / "results.jsonl").write_text("\n".join(written) + "\n")
+    (args.out / "table.md").write_text(table(lines, args.metric))
+    draw_ranks(analyse(thawed(lines, args.metric), args.metric), args.out / "ranks.png")
     with TemporaryDirectory() as place:
         write(analyse(store, args.metric), Path(place), targets=(), with_figures=True)
         shutil.copy(Path(place) / "report.md", args.out / "report.md")

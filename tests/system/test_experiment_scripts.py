@@ -1,6 +1,7 @@
 """The scripts of `experiments/` run with the package as it is: each is imported, those that read runs are run."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -42,7 +43,35 @@ def test_a_grid_is_frozen(tmp_path, monkeypatch):
     script(FOLDER / "freeze.py", monkeypatch).main()
     (line,) = (tmp_path / "kept" / "results.jsonl").read_text().splitlines()
     assert run_id in line
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"results.jsonl", "report.md", "curves.png"}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {
+        "results.jsonl",
+        "report.md",
+        "curves.png",
+        "table.md",
+    }
+
+
+def frozen(method, cell, seed, value):
+    return {
+        "method": method, "cell": cell, "seed": seed, "command": f"fnll run method={method} {cell} seed={seed}",
+        "run_id": f"{method}-{cell}-{seed}", "origin": cell, "checksum": f"{method}{cell}{seed}", "diverged": False,
+        "test/accuracy": {"last10": value},
+    }  # fmt: skip
+
+
+def test_a_grid_frozen_in_parts_is_ranked_as_a_whole(tmp_path, monkeypatch):
+    freeze = script(FOLDER / "freeze.py", monkeypatch)
+    cells = ("clean", "noisy")
+    old = [frozen("fedavg", cell, seed, 0.5) for cell in cells for seed in range(3)]
+    (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, old)))
+    new = [frozen("fedprox", cell, seed, 0.6) for cell in cells for seed in range(3)]
+    again = frozen("fedavg", "noisy", 2, 0.8)
+    lines = freeze.joined([*new, again], tmp_path / "results.jsonl")
+    assert len(lines) == 12, "the run that was done again counts once"
+    assert "| FedAvg | 50.00 ± 0.00 (3) | 60.00 ± 17.32 (3) |" in freeze.table(lines, "test/accuracy")
+    ranking = freeze.analyse(freeze.thawed(lines, "test/accuracy")).ranking
+    assert len(ranking.blocks) == 6, "each seed of each regime"
+    assert ranking.ranks.to_dict() == pytest.approx({"fedprox": 7 / 6, "fedavg": 11 / 6})
 
 
 def test_the_voters_of_fedrn_and_its_choices_by_noise(tmp_path, monkeypatch, capsys):
