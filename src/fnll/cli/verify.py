@@ -48,10 +48,16 @@ def _runs(store: Path) -> list[Path]:
     """The run folders of a store, also those that have lost their config."""
     if not store.is_dir():
         raise UserError(f"there is no directory {store}; give the runs_dir that `fnll run` or `fnll sweep` wrote to")
-    found = [folder for folder in sorted(store.iterdir()) if folder.is_dir() and _is_run(folder)]
+    found = [folder for folder in sorted(_folders(store)) if _is_run(folder)]
     if not found:
-        raise UserError(f"there are no runs in {store}; give the runs_dir that `fnll run` or `fnll sweep` wrote to")
+        deeper = [str(folder) for folder in sorted(store.iterdir()) if any(map(_is_run, _folders(folder)))]
+        hint = f"type fnll verify {deeper[0]}" if deeper else "give the runs_dir that `fnll run` or `fnll sweep` wrote to"
+        raise UserError(f"there are no runs in {store}; {hint}")
     return found
+
+
+def _folders(place: Path) -> list[Path]:
+    return [folder for folder in place.iterdir() if folder.is_dir()] if place.is_dir() else []
 
 
 def _is_run(folder: Path) -> bool:

@@ -181,3 +181,11 @@ def test_what_is_no_file_is_damage_and_nobody_waits_for_it(made, tmp_path, name,
 def test_no_store_is_said():
     with pytest.raises(UserError, match="there is no directory nowhere"):
         verify(["nowhere"])
+
+
+def test_runs_one_folder_further_down_are_pointed_at(tmp_path):
+    run = tmp_path / "demo" / "fedavg-1"
+    run.mkdir(parents=True)
+    (run / "config.yaml").touch()
+    with pytest.raises(UserError, match=r"no runs in .*; type fnll verify .*demo"):
+        verify([str(tmp_path)])
