@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,6 +75,15 @@ class Samples:
         return self.images.take(self.index[rows]).to(device, non_blocking=True)
 
 
+class Stretch(NamedTuple):
+    """Successive batches of one epoch in one piece."""
+
+    views: list[Tensor]
+    y: Tensor
+    positions: Tensor  # among the client's samples
+    epoch: int
+
+
 @dataclass(frozen=True)
 class Client:
     """Everything one client's computation may depend on besides the server's message."""
@@ -98,8 +107,18 @@ class Client:
 
         The last batch of an epoch may be smaller; nothing is dropped.
         """
-        keep_freed_memory()  # the next epoch's images are as many as this one's
         step = 0
+        for drawn, labels, rows, epoch in self.stretches(size, epochs, *path, views=views):
+            # One call each, not one per step; unsafe_split does without autograd's account of views of one tensor.
+            parts = zip(*(torch.unsafe_split(view, size) for view in drawn), strict=True)
+            ends = torch.unsafe_split(labels, size), torch.unsafe_split(rows, size)
+            for seen, y, index in zip(parts, *ends, strict=True):
+                yield Batch(seen, y, index, epoch, step)
+                step += 1
+
+    def stretches(self, size: int, epochs: int, *path: int | str, views: int = 1) -> Iterator[Stretch]:
+        """The same before it is cut into batches: as many of them at a time as are augmented in one piece."""
+        keep_freed_memory()  # the next epoch's images are as many as this one's
         at_once = size * max(1, min(AUGMENT_AT_ONCE, AUGMENT_BYTES // (4 * math.prod(self.data.images.shape))) // size)
         for epoch in range(epochs):
             order = torch.randperm(len(self), generator=self.generator("order", *path, epoch))
@@ -112,13 +131,7 @@ class Client:
                     self.data.transform.augmented(pixels, self.generator("augment", *path, epoch, start, view))
                     for view in range(views)
                 ]
-                labels = self.data.y[rows].to(self.device)
-                # One call each, not one per step; unsafe_split does without autograd's account of views of one tensor.
-                parts = zip(*(torch.unsafe_split(view, size) for view in drawn), strict=True)
-                ends = torch.unsafe_split(labels, size), torch.unsafe_split(rows, size)
-                for seen, y, index in zip(parts, *ends, strict=True):
-                    yield Batch(seen, y, index, epoch, step)
-                    step += 1
+                yield Stretch(drawn, self.data.y[rows].to(self.device), rows, epoch)
 
     def scan(self, size: int = 512, *path: int | str, augment: bool = False, shuffled: bool = False) -> Iterator[Batch]:
         """All samples once, in order; `augment` draws one random view, as the official codes do.

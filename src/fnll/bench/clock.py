@@ -93,12 +93,14 @@ class Clock:
 def instrumented(clock: Clock) -> Iterator[None]:
     """Let `clock` see what the library does."""
     places: list[tuple[Any, str, Any]] = [
-        (Client, "batches", clock.drawn(Client.batches, training=True)),
+        (Client, "batches", clock.drawn(Client.batches, training=False)),
+        (Client, "stretches", clock.drawn(Client.stretches, training=True)),
         (Client, "scan", clock.drawn(Client.scan, training=False)),
         (fnll.executors.together, "rows_of", clock.drawn(rows_of, training=False)),
         (fnll.training, "_stepper", clock.stepping(fnll.training._stepper)),
     ]
     points: dict[str, list[tuple[Any, str]]] = {
+        "data": [(fnll.executors.together, "laid_out")],
         "step": [(fnll.executors.vectorised, "train_together")],
         "copy": [(Net, "load"), (fnll.training, "snapshot"), (fnll.executors.together, "snapshot")],
         "aggregate": [place for name in ("mean", "median") for place in _importers(name, getattr(fnll.weights, name))],

@@ -43,6 +43,11 @@ class Row(NamedTuple):
         return tuple((t.shape, t.dtype) for t in self.tensors), self.views, self.tree, self.plain
 
 
+def plain_row(images: Tensor, labels: Tensor, positions: Tensor, epoch: int, step: int) -> Row:
+    """A batch with one view and nothing drawn."""
+    return Row([images, labels, positions], [epoch, step], 1, _EMPTY, ())
+
+
 def rows_of(lane: Lane) -> Iterator[Row]:
     """The batches of a lane with everything random in them, drawn as the lane alone would draw it."""
     draw, client = lane.module.draw, lane.request.client

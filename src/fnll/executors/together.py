@@ -20,6 +20,7 @@ from fnll.executors.constants import Constants
 from fnll.executors.habits import DifferentNumbersError, Habits, NotTogetherError
 from fnll.executors.lanes import Lane, attributes
 from fnll.executors.layers import stacked_layers
+from fnll.executors.layout import Layout, laid_out
 from fnll.executors.program import Step
 from fnll.executors.rows import Row, Stack, padded, rows_of, stack, turned
 from fnll.executors.stacked import Rows, chosen, stacked_optimizer
@@ -69,13 +70,14 @@ class Block:
     def __init__(self, lanes: Sequence[Lane], habits: Habits, *, pads: bool) -> None:
         self.lanes, self.habits, self.pads = lanes, habits, pads
         self.module = lanes[0].module
-        spare = _size(len(lanes)) - len(lanes)  # copies that are computed with and never moved, to make a known size
-        every = [*lanes, *[lanes[-1]] * spare]
+        self.strict = lanes[0].key in habits.strict  # whether lanes must have equal numbers
+        self.spare = _size(len(lanes)) - len(lanes)  # copies that are computed with and never moved: a known size
+        every = [*lanes, *[lanes[-1]] * self.spare]
         self.sizes = _halves(len(every))
         columns = zip(*(lane.moved_tensors() for lane in every), strict=True)
         self.params = [torch.stack([value.detach() for value in column]) for column in columns]
         self.optimizer = stacked_optimizer([lane.optimizer for lane in every], self.params)
-        self.constants = Constants(every, self.params[0].dtype, strict=lanes[0].key in habits.strict)
+        self.constants = Constants(every, self.params[0].dtype, strict=self.strict)
         self.kind = habits.number((lanes[0].key, self.constants.form))
         self.doubts = habits.doubts(self.kind)  # whether traced steps are compared with plain ones in this training
         self.checked: set[Hashable] = set()  # forms of batches for which a traced step was compared in this training
@@ -84,13 +86,29 @@ class Block:
         self.watched = False  # whether a loss was seen to leave its module alone: what the first step does, others do
 
     def train(self) -> list[Trained]:
-        streams = [rows_of(lane) for lane in self.lanes]
         with stacked_layers(self.module):
-            while rows := [row for stream in streams if (row := next(stream, None)) is not None]:
-                streams = streams[: len(rows)]  # lanes with fewer steps are behind those with more
-                for members, own in self._groups(rows):
-                    self._step(members, own)
+            whole = laid_out(self.lanes, self.spare) if self.pads and not self.strict else None
+            if whole is None:
+                self._train_by_rows()
+            else:
+                self._train_as_laid_out(whole)
         return [self._written(lane, k) for k, lane in enumerate(self.lanes)]
+
+    def _train_as_laid_out(self, whole: Layout) -> None:
+        for step, lanes in enumerate(whole.lanes):
+            if (short := whole.short(step)) is not None and not self.padding:
+                k, size = short
+                self._check_padding(k, whole.row(step, k, size), whole.row(step, k))
+                self.padding = True
+            size = self._size(lanes)
+            self._move(whole.stack(step, size), lanes, lanes, size)
+
+    def _train_by_rows(self) -> None:
+        streams = [rows_of(lane) for lane in self.lanes]
+        while rows := [row for stream in streams if (row := next(stream, None)) is not None]:
+            streams = streams[: len(rows)]  # lanes with fewer steps are behind those with more
+            for members, own in self._groups(rows):
+                self._step(members, own)
 
     def _groups(self, rows: list[Row]) -> Iterator[tuple[Rows, list[Row]]]:
         """The rows of a step by their form; after padding that is one group, unless a loss cannot take it."""
@@ -104,23 +122,30 @@ class Block:
                 self._check_padding(short, rows[short], longer[short])
                 self.padding = True
             rows = longer
-        strict = self.lanes[0].key in self.habits.strict
         by_form: dict[Hashable, list[int]] = defaultdict(list)
         for k, row in enumerate(rows):
-            by_form[row.form, tuple(row.numbers[2:]) if strict else None].append(k)
+            by_form[row.form, tuple(row.numbers[2:]) if self.strict else None].append(k)
         for members in by_form.values():
             which: Rows = len(rows) if len(members) == len(rows) else torch.tensor(members)
             yield which, [rows[k] for k in members]
 
     def _step(self, members: Rows, rows: list[Row]) -> None:
         count = len(rows)
-        size = next(size for size in self.sizes if size >= count)
+        size = self._size(count)
+        stacked = stack([*rows, *rows[-1:] * (size - count)], self.params[0].dtype)
+        self._move(stacked, members, count, size)
+
+    def _size(self, lanes: int) -> int:
+        """The known size of a step with so many lanes."""
+        return next(size for size in self.sizes if size >= lanes)
+
+    def _move(self, stacked: Stack, members: Rows, count: int, size: int) -> None:
+        """Take one step: `size` lanes are computed with, the `count` that are `members` move."""
         if isinstance(members, int):
             reached: Rows = size
         else:
             members = members.to(self.params[0].device)
             reached = torch.cat([members, members[-1:].expand(size - count)])
-        stacked = stack([*rows, *rows[-1:] * (size - count)], self.params[0].dtype)
         arguments = [chosen(self.params, reached), *self.constants.arguments(reached), stacked.tensors]
         gradients = self._gradients(stacked, size, arguments)
         self.optimizer.step([gradient[:count] for gradient in gradients], members)

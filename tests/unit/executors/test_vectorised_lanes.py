@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fnll.executors import layout, together
 from fnll.executors.convolution import convolve
 from fnll.executors.lanes import itself
 from fnll.executors.layers import stacked_layers
@@ -40,13 +41,13 @@ def compared(method, world, worth=10**9, rounds=3):
 @pytest.fixture
 def steps(monkeypatch):
     """The number of lanes of every step that was taken."""
-    taken, real = [], Block._step
+    taken, real = [], Block._move
 
-    def step(self, members, rows):
-        taken.append((len(rows), isinstance(members, int)))
-        real(self, members, rows)
+    def move(self, stacked, members, count, size):
+        taken.append((count, isinstance(members, int)))
+        real(self, stacked, members, count, size)
 
-    monkeypatch.setattr(Block, "_step", step)
+    monkeypatch.setattr(Block, "_move", move)
     return taken
 
 
@@ -67,6 +68,22 @@ def test_ragged_lanes_share_every_step_and_no_row_is_copied(steps):
     assert [lanes for lanes, _ in steps] == sorted((lanes for lanes, _ in steps), reverse=True)
     assert all(first_so_many for _, first_so_many in steps)
     assert not executor.stacker.habits.unpadded
+
+
+@pytest.mark.parametrize("kind", ["one_sample", "noisy"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+def test_laying_all_batches_out_changes_no_bit(name, kind, monkeypatch):
+    world = TinyWorld(kind)
+    method = subject_of(name).method(world, cohort=6)
+    found, used = [], together.laid_out
+    monkeypatch.setattr(together, "laid_out", lambda *lanes: found.append(used(*lanes)) or found[-1])
+    results = []
+    for most in (layout.MOST, 0):
+        monkeypatch.setattr(layout, "MOST", most)
+        results.append(play(method, world, cohort=6, executor=Vectorised(world.scenario))[-1].state.weights)
+    assert found[0] is not None
+    assert found[-1] is None, "this one was done step by step"
+    assert closeness(*results) == 0
 
 
 class Plainly(FedAvg):
