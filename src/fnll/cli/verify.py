@@ -51,7 +51,9 @@ def _runs(store: Path) -> list[Path]:
     found = [folder for folder in sorted(_folders(store)) if _is_run(folder)]
     if not found:
         deeper = [str(folder) for folder in sorted(store.iterdir()) if any(map(_is_run, _folders(folder)))]
-        hint = f"type fnll verify {deeper[0]}" if deeper else "give the runs_dir that `fnll run` or `fnll sweep` wrote to"
+        hint = (
+            f"type fnll verify {deeper[0]}" if deeper else "give the runs_dir that `fnll run` or `fnll sweep` wrote to"
+        )
         raise UserError(f"there are no runs in {store}; {hint}")
     return found
 

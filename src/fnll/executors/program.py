@@ -21,7 +21,7 @@ from torch import Tensor, fx
 
 log = logging.getLogger(__name__)
 
-WORTH = 60  # steps of one kind after which tracing, which takes as long as some hundred of them, is worth its while
+WORTH = 40  # steps of one kind that take as long as tracing it and doing as many traced: then it is worth its while
 KINDS = 64  # kinds of steps that are kept
 SCRIPTS = 256  # lists that TorchScript may walk: it never gives their memory back, two or three megabytes each
 
