@@ -98,6 +98,10 @@ def draw_ranks(analysis: Analysis, path: Path) -> None:
     except UserError as error:
         print(f"no {path.name}: {error}")
         return
+    seeds = analysis.store.runs["seed"].nunique()
+    figure.axes[0].set_title(
+        f"Average rank over {len(analysis.store.cells) // seeds} regimes × {seeds} seeds (1 is best)", pad=18
+    )
     figure.savefig(path, dpi=150)
 
 
