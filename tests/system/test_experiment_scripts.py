@@ -5,8 +5,12 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from PIL import Image
 
+from fnll.scenario.noise.label_maps import CIFAR10
 from fnll.testing.store import write_run
 from tiny import TINY
 
@@ -83,3 +87,87 @@ def test_the_voters_of_fedrn_and_its_choices_by_noise(tmp_path, monkeypatch, cap
     monkeypatch.setattr(sys, "argv", ["by_noise_rate.py", str(tmp_path)])
     script(home / "by_noise_rate.py", monkeypatch).main()
     assert capsys.readouterr().out.strip()
+
+
+@pytest.fixture
+def audit(tmp_path, monkeypatch):
+    """The script that scores review lists, with results of its own and two rounds."""
+    module = script(FOLDER / "audit_digits" / "run.py", monkeypatch)
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results.csv")
+    monkeypatch.setattr(module, "EVIDENCE", tmp_path / "evidence.json")
+    monkeypatch.setattr(module, "ROUNDS", 2)
+    return module
+
+
+def test_review_lists_are_scored_once_and_in_order(audit, tmp_path, capsys):
+    wanted = audit.cases(1, ["symmetric"], [4], ["fedcorr", "fedavg"])
+    audit.measure(wanted[1:], audit.Place(tmp_path), jobs=1)
+    audit.measure(wanted, audit.Place(tmp_path), jobs=1)
+    said = capsys.readouterr().out
+    assert "1 of 1: fedcorr, symmetric-4-0" in said, "FedAvg is not asked again"
+    assert "no scores of fedcorr, symmetric-4-0: fedcorr declines this budget" in said
+    rows = pd.read_csv(tmp_path / "results.csv")
+    assert rows["method"].tolist() == ["confident learning", "fedavg"]
+    assert rows["judges"].tolist() == [True, False]
+    assert rows["find/auc"].between(0, 1).all()
+    for run_id in rows["runs"][0].split():
+        assert (tmp_path / "runs" / run_id / "summary.json").exists()
+
+
+def test_work_on_review_lists_goes_seed_by_seed(audit):
+    found = audit.cases(2, [*audit.NOISE, *audit.HUMAN], [10, 4], [])
+    assert [case.seed for case in found] == sorted(case.seed for case in found)
+    everybody = {case.method for case in found if case.noise == "h-idn" and case.sites == 10}
+    assert everybody == set(audit.methods())
+    for noise, sites in (("h-idn", 4), ("human worst", 10)):
+        assert {one.method for one in found if (one.noise, one.sites) == (noise, sites)} == {"fedavg", *audit.FEW}
+
+
+def test_scores_of_review_lists_become_a_table_and_evidence(audit, tmp_path, capsys):
+    scored = [
+        ("symmetric", 0, "confident learning", True, 0.8), ("symmetric", 1, "confident learning", True, 0.9),
+        ("symmetric", 0, "fedrn", True, 0.7), ("symmetric", 0, "fedavg", False, 0.6),
+        ("human worst", 0, "confident learning", True, 0.2), ("human worst", 0, "fedrn", True, 0.1),
+    ]  # fmt: skip
+    lines = [
+        {
+            "noise": noise,
+            "sites": 10,
+            "seed": seed,
+            "method": method,
+            "judges": judges,
+            **dict.fromkeys(audit.KEYS, auc),
+        }
+        for noise, seed, method, judges, auc in scored
+    ]
+    pd.DataFrame(lines).assign(**{"find/accused": None}).to_csv(tmp_path / "results.csv", index=False)
+    audit.summarise()
+    said = capsys.readouterr().out
+    assert "| 10 | symmetric | confident learning | 2 | 0.85 | 0.85 ± 0.071 | 0.85 |" in said
+    assert "| 10 | symmetric | fedavg * | 1 | 0.6 | 0.6 | 0.6 |" in said
+    assert " – |" in said
+    area = json.loads((tmp_path / "evidence.json").read_text())["area"]
+    assert area == {"confident learning": [0.85, 0.85, 2], "fedrn": [0.7, 0.8, 1]}, "of digits, on the same tables"
+
+
+def test_human_labels_become_a_table_with_pictures(audit, tmp_path, monkeypatch):
+    monkeypatch.setenv("FNLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(audit, "PICTURES", 20)
+    clean = np.arange(40) % 10
+    for i, c in enumerate(clean):
+        for part in ("train", "test"):
+            path = tmp_path / "data" / part / CIFAR10[c] / f"{i // 10}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 32), (int(c), i, 0)).save(path)
+    worse = {"worse_label": (clean + 1) % 10, "aggre_label": clean}
+    labels = {"clean_label": clean, **{f"random_label{k}": clean for k in (1, 2, 3)}, **worse}
+    np.savez(tmp_path / "data" / "CIFAR-10_human.npz", **labels)
+    place = audit.Place(tmp_path / "store", str(tmp_path / "data"))
+    path = audit.table(audit.Case("human worst", 2, 0, "fedavg"), place)
+    rows = pd.read_csv(path)
+    assert sorted(rows["client"].unique()) == ["site 00", "site 01"]
+    assert len(rows) == 20
+    for row in rows.itertuples():
+        c, i, _ = Image.open(path.parent / row.file).getpixel((0, 0))
+        assert (row.clean_label, row.label) == (CIFAR10[c], CIFAR10[(c + 1) % 10])
+        assert i % 10 == c
