@@ -22,7 +22,8 @@ CONFIDENT = "confident learning"  # the member that looks at FedAvg's out-of-sam
 REFERENCE = "fedavg"
 CANDIDATES = (REFERENCE, "fedrn", "fedcorr", "fednoro")  # in the order of their importance
 # Of FedAvg's time: processor time of a run of this plan (small CNN, 10 sites, executor=serial, one thread, all in one
-# process, best of 3), the largest ratio of three: digits in 40 and in 10 rounds, CIFAR-10 in 10. The machine was busy.
+# process, best of 3), the largest ratio of three: digits in 40 and in 10 rounds, CIFAR-10 (JPEG copy) in 10. The
+# machine was busy, and repetitions of one run differed by up to a third.
 COST = {REFERENCE: 1.0, "fedrn": 1.3, "fedcorr": 1.1, "fednoro": 1.1}
 UNMEASURED = 3.0  # of any other method that somebody asks for: a guess
 OVER_CLIENTS = ("fedcorr", "fednoro")  # fit a mixture over clients
