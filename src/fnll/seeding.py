@@ -58,6 +58,26 @@ def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
         yield
 
 
+_holders: list[Streams | None] = []  # whose the global generators are in each `lent` that this process is in
+
+
+@contextmanager
+def lent(device: torch.device | None = None) -> Iterator[None]:
+    """Let computations take turns with the global generators (`Streams.take`); afterwards these are what they were.
+
+    Generators change hands only when another computation takes them: reading and writing their thousands of numbers
+    around every piece of every client's job was a tenth of the time of a small network's round.
+    """
+    gpus = _gpus(device)
+    outside = _state(gpus)
+    _holders.append(None)
+    try:
+        yield
+    finally:
+        _holders.pop()
+        _set(outside, gpus)
+
+
 class Streams:
     """The global generators of one computation that is done in pieces, with others in between.
 
@@ -66,34 +86,36 @@ class Streams:
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
         self._seed = seed
-        self._gpus = [device] if device is not None and device.type == "cuda" else []
+        self._device, self._gpus = device, _gpus(device)
         self._saved: list[Any] | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let the global generators be this computation's, and afterwards what they were."""
-        outside = self._state()
+        with lent(self._device):
+            self.take()
+            try:
+                yield
+            finally:
+                self._saved = _state(self._gpus)
+
+    def take(self) -> None:
+        """Let the global generators be this computation's until another takes them."""
+        holder = _holders[-1]
+        if holder is self:
+            return
+        if holder is not None:
+            holder._saved = _state(holder._gpus)
         if self._saved is not None:
-            self._set(self._saved)
+            _set(self._saved, self._gpus)
         elif self._seed is not None:
             self._start(self._seed)
-        try:
-            yield
-        finally:
-            self._saved = self._state()
-            self._set(outside)
+        _holders[-1] = self
 
-    def _state(self) -> list[Any]:
-        gpus = [torch.cuda.get_rng_state(gpu) for gpu in self._gpus]
-        return [torch.get_rng_state(), np.random.get_state(), random.getstate(), *gpus]
-
-    def _set(self, state: list[Any]) -> None:
-        cpu, numpy_state, python_state, *gpus = state
-        torch.set_rng_state(cpu)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-        for gpu, own in zip(self._gpus, gpus, strict=True):
-            torch.cuda.set_rng_state(own, gpu)
+    def end(self) -> None:
+        """The computation is over: where its generators stand need not be kept."""
+        if _holders[-1] is self:
+            _holders[-1] = None
 
     def _start(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also notes a stack trace for each absent GPU
@@ -102,3 +124,21 @@ class Streams:
                 torch.cuda.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
+
+
+def _gpus(device: torch.device | None) -> list[torch.device]:
+    return [device] if device is not None and device.type == "cuda" else []
+
+
+def _state(gpus: list[torch.device]) -> list[Any]:
+    own = [torch.cuda.get_rng_state(gpu) for gpu in gpus]
+    return [torch.get_rng_state(), np.random.get_state(), random.getstate(), *own]
+
+
+def _set(state: list[Any], gpus: list[torch.device]) -> None:
+    cpu, numpy_state, python_state, *of_gpus = state
+    torch.set_rng_state(cpu)
+    np.random.set_state(numpy_state)
+    random.setstate(python_state)
+    for gpu, own in zip(gpus, of_gpus, strict=True):
+        torch.cuda.set_rng_state(own, gpu)

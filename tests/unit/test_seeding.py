@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fnll.seeding import derive, numpy_rng, scoped, torch_rng
+from fnll import seeding
+from fnll.seeding import Streams, derive, lent, numpy_rng, scoped, torch_rng
 
 
 def test_derive_is_pinned():
@@ -52,6 +53,52 @@ def test_scoped_puts_back_after_an_error():
     with pytest.raises(RuntimeError), scoped(7):
         raise RuntimeError
     assert random.getstate() == before
+
+
+def globals_drawn():
+    return torch.rand(1).item(), np.random.rand(), random.random()
+
+
+def test_computations_that_take_turns_draw_as_if_alone_and_leave_no_trace():
+    alone = []
+    for seed in (3, 4):
+        with scoped(seed):
+            alone.append([globals_drawn() for _ in range(3)])
+    before = torch.get_rng_state(), random.getstate()
+    first, second = Streams(3), Streams(4)
+    draws = {first: [], second: []}
+    with lent():
+        for one in (first, first, second, first, second, second):
+            one.take()
+            draws[one].append(globals_drawn())
+    assert [draws[first], draws[second]] == alone
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+
+
+def test_a_computation_goes_on_where_it_stood_whatever_was_lent_in_between():
+    streams = Streams(3)
+    with scoped(3):
+        alone = [globals_drawn() for _ in range(2)]
+    with lent():
+        streams.take()
+        one = globals_drawn()
+        with lent():
+            Streams(8).take()
+            globals_drawn()
+        streams.take()
+        assert [one, globals_drawn()] == alone
+
+
+def test_who_has_ended_is_not_written_down(monkeypatch):
+    kept = []
+    monkeypatch.setattr(seeding, "_state", lambda gpus, real=seeding._state: kept.append(1) or real(gpus))
+    with lent():
+        first = Streams(3)
+        first.take()
+        first.end()
+        Streams(4).take()
+    assert len(kept) == 1, "what was there before is; the ended one's place is not"
 
 
 PINNED = (6148773199958884930, 6379135863602414840, 384157422120658919)

@@ -11,7 +11,7 @@ import torch
 from fnll.errors import NotFiniteError
 from fnll.local import Fit, Trained
 from fnll.scenario.scenario import Scenario
-from fnll.seeding import Streams
+from fnll.seeding import Streams, lent
 from fnll.tools.finite import NOT_NUMERICAL, beyond_numbers
 from fnll.training import fit
 from fnll.types import Call, Client, Update
@@ -19,7 +19,8 @@ from fnll.types import Call, Client, Update
 
 def perform(scenario: Scenario, call: Call, device: torch.device) -> Update:
     """Do one client's job: pure in (message, data, memory, seed). Shared by every exact executor."""
-    return finished(Started(scenario, call, device)).update
+    with lent(device):
+        return finished(Started(scenario, call, device)).update
 
 
 def finished(job: Started) -> Started:
@@ -32,7 +33,8 @@ def finished(job: Started) -> Started:
 class Started:
     """A client's job as far as it has come: it waits for its `request`, or has its `update`.
 
-    The global generators (dropout and friends draw from them) are the job's own while it is at work.
+    The global generators (dropout and friends draw from them) are the job's own while it is at work: jobs are started
+    and resumed where these are `lent`.
     """
 
     def __init__(
@@ -100,11 +102,13 @@ class Started:
             raise TypeError(f"a job returns an Update, got {type(update).__name__}")
         size = len(self.client) if update.size is None else update.size
         self._update = replace(update, client=self.client.id, size=size)
+        self._streams.end()
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         try:
-            with self._around(), self._streams.active():
+            with self._around():
+                self._streams.take()
                 yield
         except Exception as error:
             place = f"client {self.call.client}, round {self.call.t}, job {self.call.name}"

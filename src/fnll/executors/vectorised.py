@@ -23,6 +23,7 @@ from fnll.executors.numerics import limit_threads
 from fnll.executors.serial import Threads
 from fnll.executors.together import train_together
 from fnll.scenario.scenario import Scenario
+from fnll.seeding import lent
 from fnll.settings import check_fields
 from fnll.training import fit
 from fnll.types import CPU, Call, Update
@@ -114,8 +115,9 @@ class Vectorised:
     def map(self, calls: Sequence[Call]) -> list[Update]:
         updates: list[Update] = []
         for start in range(0, len(calls), self.chunk):
-            jobs = [Started(self.scenario, call, self.device) for call in calls[start : start + self.chunk]]
-            self.stacker.done(jobs)
+            with lent(self.device):
+                jobs = [Started(self.scenario, call, self.device) for call in calls[start : start + self.chunk]]
+                self.stacker.done(jobs)
             updates += [job.update for job in jobs]
         return updates
 

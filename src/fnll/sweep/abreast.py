@@ -19,6 +19,7 @@ from fnll.federation import Executor
 from fnll.harness.prepare import Run
 from fnll.harness.warned import Ears
 from fnll.scenario.scenario import Scenario
+from fnll.seeding import lent
 from fnll.sweep.events import Ended, Outcome, Said, Send
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.perform import perform
@@ -108,9 +109,10 @@ class Abreast:
         size = max((member.chunk for member in members), default=1)
         for start in range(0, len(asked), size):
             part = asked[start : start + size]
-            jobs = [member.started(call) for member, call in part]
             known = len(self.stacker.alone)
-            self.stacker.done(jobs)
+            with lent(part[0][0].device):
+                jobs = [member.started(call) for member, call in part]
+                self.stacker.done(jobs)
             for name, reason in list(self.stacker.alone)[known:]:
                 text = in_words(name, reason)
                 next(member for member, call in part if call.name == name).send(Said(text, text))
