@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fnll.images import Images, Transform
+from fnll.images import Images, InMemory, Transform
 from fnll.seeding import derive, torch_rng, walk
 from fnll.system.allocator import keep_freed_memory
 from fnll.weights import Weights
@@ -120,8 +120,12 @@ class Client:
         """The same before it is cut into batches: as many of them at a time as are augmented in one piece."""
         keep_freed_memory()  # the next epoch's images are as many as this one's
         at_once = size * max(1, min(AUGMENT_AT_ONCE, AUGMENT_BYTES // (4 * math.prod(self.data.images.shape))) // size)
-        for epoch in range(epochs):
-            order = torch.randperm(len(self), generator=self.generator("order", *path, epoch))
+        orders = (torch.randperm(len(self), generator=self.generator("order", *path, e)) for e in range(epochs))
+        undrawn = views == 1 and not self.data.transform.augmentations and isinstance(self.data.images, InMemory)
+        if undrawn and 0 < len(self) * epochs <= at_once:
+            yield from self._undrawn(torch.stack([*orders]))
+            return
+        for epoch, order in enumerate(orders):
             for start in range(0, len(self), at_once):
                 rows, following = order[start : start + at_once], order[start + at_once : start + 2 * at_once]
                 pixels = self.data.take(rows, self.device)
@@ -132,6 +136,13 @@ class Client:
                     for view in range(views)
                 ]
                 yield Stretch(drawn, self.data.y[rows].to(self.device), rows, epoch)
+
+    def _undrawn(self, orders: Tensor) -> Iterator[Stretch]:
+        """All epochs (a row of positions each) of images that nothing random happens to: made at once, they are few."""
+        images = self.data.transform.plain(self.data.take(orders.flatten(), self.device)).unflatten(0, orders.shape)
+        labels = self.data.y[orders].to(self.device)
+        for epoch, (seen, y, order) in enumerate(zip(images, labels, orders, strict=True)):
+            yield Stretch([seen], y, order, epoch)
 
     def scan(self, size: int = 512, *path: int | str, augment: bool = False, shuffled: bool = False) -> Iterator[Batch]:
         """All samples once, in order; `augment` draws one random view, as the official codes do.

@@ -198,6 +198,18 @@ def test_batches_do_not_depend_on_how_many_are_augmented_at_once(monkeypatch):
     assert plain == [batch.index.tolist() for batch in client(23).batches(5, 2)]
 
 
+def test_epochs_that_are_made_at_once_are_those_made_one_by_one(monkeypatch):
+    at_once = list(client(23).batches(5, 3))
+    monkeypatch.setattr("fnll.types.AUGMENT_AT_ONCE", 25)
+    one_by_one = list(client(23).batches(5, 3))
+    assert len(at_once) == len(one_by_one) == 15
+    for a, b in zip(at_once, one_by_one, strict=True):
+        assert (a.epoch, a.step) == (b.epoch, b.step)
+        assert all(map(torch.equal, (a.x, a.y, a.index), (b.x, b.y, b.index)))
+    assert at_once[0].x.untyped_storage().data_ptr() == at_once[-1].x.untyped_storage().data_ptr(), "one piece"
+    assert one_by_one[0].x.untyped_storage().data_ptr() != one_by_one[-1].x.untyped_storage().data_ptr()
+
+
 def test_scan_is_in_order_and_plain_unless_asked():
     who = client(9, augmentations=(RandomCrop(2),))
     plain = torch.cat([batch.x for batch in who.scan(4)])

@@ -8,8 +8,7 @@ the steps, and a step reads its part as it lies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,6 @@ from torch import Tensor
 from fnll.executors.lanes import Lane
 from fnll.executors.rows import PADDING, Row, Stack, plain_row
 from fnll.local import Classifier
-from fnll.types import Stretch
 
 MOST = 1 << 26  # bytes of images in one piece
 
@@ -75,42 +73,45 @@ def laid_out(lanes: Sequence[Lane], spare: int) -> Layout | None:
 
 
 def _filled(lanes: Sequence[Lane], form: tuple[int, int], size: int, longest: int) -> Layout:
-    streams = [_stretches(lane) for lane in lanes]
-    first, device = next(streams[longest]), lanes[0].request.client.device
-    streams[longest] = chain([first], streams[longest])
-    images = first.views[0].new_zeros(*form, size, *first.views[0].shape[1:])
+    first, device = _sources(lanes[longest]), lanes[0].request.client.device
+    images = first[0].new_zeros(*form, size, *first[0].shape[2:])
     labels = torch.full((*form, size), PADDING, device=device)
     positions, epochs = torch.zeros_like(labels), torch.zeros(form, dtype=torch.int64, device=device)
     numbers = torch.arange(form[0], device=device)[:, None].expand(form)
     for k, lane in enumerate(lanes):
-        step = 0
-        for stretch in streams[k]:
-            whole, rest = divmod(len(stretch.y), lane.module.spec.batch_size)
-            sources = (stretch.views[0], stretch.y, stretch.positions)
-            for part, source in zip((images, labels, positions), sources, strict=True):
-                if whole:
-                    part[step : step + whole, k] = source[: whole * size].unflatten(0, (whole, size))
-                if rest:
-                    part[step + whole, k, :rest] = source[whole * size :]
-            if 0 < rest < size:
-                images[step + whole, k, rest:] = first.views[0][rest:size]
-            epochs[step : step + whole + (rest > 0), k] = stretch.epoch
-            step += whole + (rest > 0)
+        if not (steps := lane.steps):
+            continue  # a client without samples takes no step
+        sources = first if k == longest else _sources(lane)
+        per_epoch = steps // len(sources[0])
+        whole, rest = divmod(sources[0].shape[1], lane.module.spec.batch_size)
+        for part, source in zip((images, labels, positions), sources, strict=True):
+            own = part[:steps, k].unflatten(0, (-1, per_epoch))
+            if whole:
+                own[:, :whole] = source[:, : whole * size].unflatten(1, (whole, size))
+            if rest:
+                own[:, whole, :rest] = source[:, whole * size :]
+        if 0 < rest < size:
+            images[:steps, k].unflatten(0, (-1, per_epoch))[:, whole, rest:] = first[0][0, rest:size]
+        epochs[:steps, k] = torch.arange(len(sources[0]), device=device).repeat_interleave(per_epoch)
         for part in (images, labels, positions, epochs):
-            part[step:, k] = part[step - 1, k]
+            part[steps:, k] = part[steps - 1, k]
     for part in (images, labels, positions, epochs):
         part[:, len(lanes) :] = part[:, len(lanes) - 1 : len(lanes)]
-    sizes = [[_samples(lane, step) for lane in lanes if step < lane.steps] for step in range(form[0])]
+    every = [_sizes(lane) for lane in lanes]
+    sizes = [[own[step] for own in every if step < len(own)] for step in range(form[0])]
     return Layout(epochs, numbers, images, labels, positions, [len(some) for some in sizes], sizes)
 
 
-def _samples(lane: Lane, step: int) -> int:
-    """How many samples the batch of a lane's step has."""
-    size, rest = lane.module.spec.batch_size, len(lane.request.client) % lane.module.spec.batch_size
-    in_epoch = lane.steps // lane.module.spec.epochs
-    return rest if rest and step % in_epoch == in_epoch - 1 else size
+def _sizes(lane: Lane) -> list[int]:
+    """How many samples the batch of each of a lane's steps has."""
+    size = lane.module.spec.batch_size
+    whole, rest = divmod(len(lane.request.client), size)
+    return ([size] * whole + [rest] * (rest > 0)) * lane.module.spec.epochs
 
 
-def _stretches(lane: Lane) -> Iterator[Stretch]:
+def _sources(lane: Lane) -> list[Tensor]:
+    """What a lane trains on, a row for each epoch: images, labels and positions."""
     spec, request = lane.module.spec, lane.request
-    return request.client.stretches(spec.batch_size, spec.epochs, *request.path)
+    pieces = list(request.client.stretches(spec.batch_size, spec.epochs, *request.path))
+    columns = zip(*((piece.views[0], piece.y, piece.positions) for piece in pieces), strict=True)
+    return [torch.cat(column).unflatten(0, (spec.epochs, -1)) for column in columns]
