@@ -23,6 +23,7 @@ from fnll.harness.config import compose
 from fnll.harness.execute import prepare_or_record
 from fnll.harness.run_folder import RunFolder, StoreError
 from fnll.report import cells, load, scores
+from fnll.sweep.bundles import one_by_one
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.events import Ending, Outcome
 from fnll.sweep.grid import PlannedRun, expand
@@ -209,7 +210,7 @@ def test_two_sweeps_at_once_share_the_work(six: Path, tmp_path: Path) -> None:
         launcher = LocalLauncher(1, spare_core=False)
         launcher.patience = 0.2
         try:
-            outcomes.append(Conductor(launcher, Silent()).run(runs))
+            outcomes.append(Conductor(launcher, Silent()).run(one_by_one(runs)))
         finally:
             launcher.close()
 
@@ -237,7 +238,7 @@ def test_a_run_that_another_process_holds_is_taken_over_when_that_lets_go(six: P
             holder.close()
 
     try:
-        outcomes = Conductor(launcher, LetGo()).run([planned])
+        outcomes = Conductor(launcher, LetGo()).run([(planned,)])
     finally:
         launcher.close()
     assert outcomes[planned].kind is Ending.FINISHED

@@ -18,10 +18,11 @@ from fnll.cli.waiting import waiting
 from fnll.errors import UserError, require, require_integer
 from fnll.harness.config import compose, store_of
 from fnll.harness.status import Status
+from fnll.sweep.bundles import bundled
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import Plain, Terminal, duration, summarise, told_once
 from fnll.sweep.events import Ending
-from fnll.sweep.grid import PlannedRun, alike_first, expand, shard
+from fnll.sweep.grid import PlannedRun, expand, shard
 from fnll.sweep.hours import Speeds
 from fnll.sweep.launchers import NAMES, check_store, launcher_of, shared_out, unknown_launcher
 from fnll.sweep.needs import counted, needed
@@ -67,8 +68,8 @@ def main(argv: Sequence[str]) -> int:
     with _sigterm_is_ctrl_c(), closing(chosen) as launcher:
         console.print(f"{len(runs)} runs in {runs_dir}, {launcher.manner}", soft_wrap=True, markup=False)
         with (Terminal if console.is_terminal else Plain)(console, len(runs), expected=expected) as display:
-            ordered = alike_first(runs) if getattr(launcher, "together", 1) > 1 else runs
-            outcomes = Conductor(launcher, display, recall=recall.outcome).run(ordered)
+            bundles = bundled(runs, launcher.together, launcher.room)
+            outcomes = Conductor(launcher, display, recall=recall.outcome).run(bundles)
     for line in summarise(outcomes, time.monotonic() - started):
         console.print(line, soft_wrap=True, markup=False)
     if args.report:

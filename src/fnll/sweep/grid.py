@@ -34,7 +34,6 @@ from fnll.sweep.paper_tables import PAPER, asked_size, is_table, selected, small
 
 MOST = 100_000  # runs of one sweep
 CELLS = "cells"
-TRAINING = ("dataset", "model", "local", "method", "precision", "executor")  # settings that decide how clients train
 EXPERIMENT, METHOD, SEED = "experiment", "method", "seed"
 
 Assignment = dict[str, str]  # setting, without Hydra's +, ++ and ~ → the word that sets it
@@ -111,14 +110,6 @@ def shard(runs: Sequence[PlannedRun], part: str) -> tuple[PlannedRun, ...]:
     i, n = (int(match[1]), int(match[2])) if match else (0, 0)
     require(1 <= i <= n, f"--shard is PART/PARTS with 1 <= PART <= PARTS, got {part!r}; 2/8 is the second of eight")
     return tuple(runs[i - 1 :: n])
-
-
-def alike_first(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The same runs with those next to each other whose clients' training may be stacked: method by method."""
-    kinds: dict[tuple[str, ...], list[PlannedRun]] = {}
-    for run in runs:
-        kinds.setdefault(tuple(w for w in run.words if w.lstrip("+~").startswith(TRAINING)), []).append(run)
-    return [run for kind in kinds.values() for run in kind]
 
 
 def parse(words: Iterable[str], config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from omegaconf import DictConfig, OmegaConf
 
 from fnll.errors import UserError
+from fnll.sweep.bundles import Bundle
 from fnll.sweep.events import Ended, Event, Lost
 from fnll.sweep.grid import PlannedRun
 from fnll.system.processes import GONE
@@ -49,46 +50,27 @@ def cores_of(cfg: DictConfig, usable: int) -> int:
 
 
 class LocalLauncher:
-    """Worker processes on this machine, each with one run, or with several that are advanced `together`."""
+    """Worker processes on this machine, each with one run, or with up to `together` that are advanced side by side."""
 
     patience = 2.0
 
     def __init__(self, processes: int, *, spare_core: bool, together: int = 1) -> None:
-        self.processes, self.spare_core, self.together = processes, spare_core, together
-        self.room = processes * together
+        self.room, self.spare_core, self.together = processes, spare_core, together
         self.manner = f"{processes} at a time" if together == 1 else f"{processes} × {together} together at a time"
         self._workers: list[Runner] = []
-        self._waiting: list[PlannedRun] = []
-        self._apart: set[PlannedRun] = set()  # runs whose process died under several: next time each has its own
 
-    def submit(self, runs: Sequence[PlannedRun]) -> None:
+    def submit(self, bundles: Sequence[Bundle]) -> None:
         warm_up()  # not before: a sweep whose runs are all finished needs no torch
-        self._waiting += runs
-        self._assign()
-
-    def _assign(self) -> None:
-        for run in list(self._waiting):
-            if (worker := self._worker_for(run)) is not None:
-                self._waiting.remove(run)
-                worker.take(run, together=self.together > 1 and run not in self._apart)
-
-    def _worker_for(self, run: PlannedRun) -> Runner | None:
-        """One that is idle, a new one, or one with room for another run; None if all are full."""
-        if self.together > 1 and run not in self._apart:
-            for worker in self._workers:
-                if 0 < len(worker.runs) < self.together and not worker.runs_alone:
-                    return worker
-        idle = next((worker for worker in self._workers if not worker.runs), None)
-        if idle is None and len(self._workers) < self.processes:
-            idle = new_worker(self.spare_core)
-            self._workers.append(idle)
-        return idle
+        for bundle in bundles:
+            idle = next((worker for worker in self._workers if not worker.runs), None)
+            if idle is None:
+                idle = new_worker(self.spare_core)
+                self._workers.append(idle)
+            idle.take(bundle)
 
     def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
         busy = [worker for worker in self._workers if worker.runs]
-        told = [event for worker in ready(busy, timeout) for event in self._hear(worker)]
-        self._assign()
-        return told
+        return [event for worker in ready(busy, timeout) for event in self._hear(worker)]
 
     def _hear(self, worker: Runner) -> list[tuple[PlannedRun, Event]]:
         alive = worker.alive
@@ -96,10 +78,7 @@ class LocalLauncher:
         if not alive:
             worker.end()
             self._workers.remove(worker)
-            lost = list(worker.runs.values())
-            if len(lost) > 1:
-                self._apart.update(lost)
-            told += [(run, Lost(worker.cause_of_death)) for run in lost]
+            told += [(run, Lost(worker.cause_of_death)) for run in worker.runs.values()]
         return told
 
     def close(self) -> None:
@@ -111,20 +90,18 @@ class LocalLauncher:
 
 
 class Runner(WorkerProcess):
-    """A process that does one run after the other."""
+    """A process that does one bundle after the other."""
 
     def __init__(self, spare_core: bool) -> None:
         # Not a daemon: its runs may have worker processes of their own. It leaves with us through `workers.begin`.
         super().__init__(multiprocessing.get_context("forkserver"), _serve, os.getcwd(), spare_core, name="fnll-sweep")
         self.runs: dict[int, PlannedRun] = {}  # under way, by their tickets
-        self.runs_alone = False
         self._tickets = count()
 
-    def take(self, run: PlannedRun, *, together: bool) -> None:
-        ticket = next(self._tickets)
-        self.runs[ticket], self.runs_alone = run, not together
+    def take(self, bundle: Bundle) -> None:
+        self.runs = {next(self._tickets): run for run in bundle}
         with suppress(*GONE):  # if it died meanwhile, `LocalLauncher.events` finds out
-            self.connection.send((ticket, run, together))
+            self.connection.send(self.runs)
 
     def hear(self) -> list[tuple[PlannedRun, Event]]:
         """What it has said so far; runs that ended are no longer its own."""

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from fnll.errors import UserError, require
 from fnll.settings import check_arguments
+from fnll.sweep.bundles import Bundle
 from fnll.sweep.events import Ended, Event, Lost, Outcome
 from fnll.sweep.grid import PlannedRun
 from fnll.system.processes import usable_cores
@@ -30,6 +31,7 @@ class RayLauncher:
     """Every run a task of its own; Ray starts as many as the cluster has room for and reuses their processes."""
 
     patience = 5.0
+    together = 1
 
     def __init__(self, settings: Mapping[str, Any], total: int) -> None:
         address, num_cpus, num_gpus = settings["address"], settings["num_cpus"], settings["num_gpus"]
@@ -44,8 +46,8 @@ class RayLauncher:
         self._running: dict[Any, tuple[int, PlannedRun]] = {}  # by the reference to the outcome
         self._runs: dict[int, PlannedRun] = {}  # what the numbers in the queue mean
 
-    def submit(self, runs: Sequence[PlannedRun]) -> None:
-        for run in runs:
+    def submit(self, bundles: Sequence[Bundle]) -> None:
+        for run in (run for bundle in bundles for run in bundle):
             number = len(self._runs)
             self._runs[number] = run
             self._running[self._task.remote(number, run, self._queue, os.getcwd())] = number, run

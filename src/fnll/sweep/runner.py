@@ -1,4 +1,4 @@
-"""The other side of the local launcher: a process that does one run after the other."""
+"""The other side of the local launcher: a process that does one bundle of runs after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fnll.system.workers import begin
 
 
 def serve(connection: Connection, directory: str, spare_core: bool) -> None:
-    """Do the runs that come through the pipe until it closes."""
+    """Do the bundles that come through the pipe until it closes."""
     begin(directory)
 
     def send(ticket: int, event: Event) -> None:
@@ -36,15 +36,16 @@ def serve(connection: Connection, directory: str, spare_core: bool) -> None:
     runs = Abreast()
     with suppress(*GONE), sparing_what_is_there():
         while True:
-            while not runs or connection.poll():  # with runs under way, only if another one waits to join them
-                ticket, run, together = connection.recv()
+            bundle = connection.recv()
+            for ticket, run in bundle.items():
                 to_parent = partial(send, ticket)
                 speak_through(to_parent)
-                if together:
+                if len(bundle) > 1:
                     runs.add(run, to_parent)
                 else:
                     to_parent(Ended(perform(run, to_parent, spare_core=spare_core)))
-            runs.turn()
+            while runs:
+                runs.turn()
 
 
 def speak_through(send: Send) -> None:

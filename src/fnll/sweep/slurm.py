@@ -17,6 +17,7 @@ from pydantic import Field
 from fnll.errors import UserError
 from fnll.settings import check_arguments
 from fnll.sweep import events
+from fnll.sweep.bundles import Bundle
 from fnll.sweep.events import Ended, Ending, Event, Lost, Outcome
 from fnll.sweep.grid import PlannedRun
 from fnll.system.files import append_line
@@ -36,6 +37,7 @@ class Submitit:
     """Every run, or every few runs, a job of its own; all are submitted at once and wait in the system's queue."""
 
     patience = 60.0
+    together = 1
 
     def __init__(self, settings: Mapping[str, Any], runs_dir: Path, total: int) -> None:
         parameters = dict(settings)
@@ -51,7 +53,8 @@ class Submitit:
             raise UserError(f"sweep.submitit: {text}; sweep.submitit.cluster=local needs no SLURM") from error
         self._pending: list[_Submission] = []
 
-    def submit(self, runs: Sequence[PlannedRun]) -> None:
+    def submit(self, bundles: Sequence[Bundle]) -> None:
+        runs = [run for bundle in bundles for run in bundle]
         parts = [tuple(runs[i : i + self.at_a_time]) for i in range(0, len(runs), self.at_a_time)]
         stamp = f"{time.time_ns():x}"
         tasks = [SlurmBatch(part, str(self.folder / f"progress-{stamp}-{i}.jsonl")) for i, part in enumerate(parts)]

@@ -12,7 +12,7 @@ from fnll.harness.status import warnings_in
 from fnll.methods.fedavg import FedAvg
 from fnll.sweep.abreast import Abreast
 from fnll.sweep.events import Begun, Ended, Ending, Evaluated, Said
-from fnll.sweep.grid import PlannedRun, alike_first
+from fnll.sweep.grid import PlannedRun
 from fnll.sweep.perform import perform
 
 METHODS = sorted(options("method"))
@@ -192,11 +192,6 @@ def test_other_executors_run_as_before(tmp_path):
     said, turns = together([run])
     assert turns == 0
     assert outcome(said[run]).kind is Ending.FINISHED
-
-
-def test_runs_that_train_alike_are_next_to_each_other():
-    runs = [PlannedRun((f"seed={s}", f"method={m}"), m, seed=str(s)) for s in range(2) for m in ("a", "b")]
-    assert [(run.method, run.seed) for run in alike_first(runs)] == [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")]
 
 
 def test_the_size_of_a_group_is_checked(tmp_path):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fnll.errors import UserError
 from fnll.harness.status import Status
+from fnll.sweep.bundles import Bundle, one_by_one
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import HEARTBEAT, Plain, SweepProgress, Terminal, duration, summarise
 from fnll.sweep.events import Begun, Ended, Ending, Evaluated, Event, Lost, Outcome, Said
@@ -34,15 +35,19 @@ class Script:
     """A launcher that answers each submission of a run with the next events of that run's script."""
 
     patience = 10.0
+    together = 2
     manner = "by a script"
 
     def __init__(self, clock: Clock, room: int, script: dict[PlannedRun, list[list[Event]]]) -> None:
         self.clock, self.room, self.script = clock, room, script
         self.submitted: list[tuple[float, PlannedRun]] = []
         self.pending: list[PlannedRun] = []
+        self.bundles: list[Bundle] = []
         self.most = 0
 
-    def submit(self, runs: Sequence[PlannedRun]) -> None:
+    def submit(self, bundles: Sequence[Bundle]) -> None:
+        self.bundles += bundles
+        runs = [run for bundle in bundles for run in bundle]
         self.submitted += [(self.clock.now, run) for run in runs]
         self.pending += runs
         self.most = max(self.most, len(self.pending))
@@ -58,13 +63,13 @@ class Script:
 
 
 def conduct(
-    script: dict[PlannedRun, list[list[Event]]], room: int = 2
+    script: dict[PlannedRun, list[list[Event]]], room: int = 2, bundles: Sequence[Bundle] | None = None
 ) -> tuple[Script, dict[PlannedRun, Outcome], str]:
     clock = Clock()
     launcher = Script(clock, room, script)
     console = Console(file=io.StringIO(), width=200)
     display = Plain(console, len(script), clock)
-    outcomes = Conductor(launcher, display, clock).run(list(script))
+    outcomes = Conductor(launcher, display, clock).run(bundles or one_by_one(list(script)))
     assert isinstance(console.file, io.StringIO)
     return launcher, outcomes, console.file.getvalue()
 
@@ -88,6 +93,31 @@ def test_a_run_whose_process_died_twice_has_failed_and_the_others_go_on() -> Non
     _, outcomes, _ = conduct({A: [[Lost("SIGKILL")], [Lost("signal SIGSEGV")]], B: [[GOOD]]})
     assert outcomes[A] == Outcome(Ending.FAILED, "its process died 2 times, last by signal SIGSEGV")
     assert outcomes[B].kind is Ending.FINISHED
+
+
+def test_a_bundle_is_handed_over_whole_and_its_runs_are_tried_again_each_by_itself() -> None:
+    launcher, outcomes, _ = conduct(
+        {A: [[Lost("SIGKILL")], [GOOD]], B: [[Lost("SIGKILL")], [GOOD]], C: [[GOOD]]}, room=1, bundles=[(A, B), (C,)]
+    )
+    assert all(outcome.kind is Ending.FINISHED for outcome in outcomes.values())
+    assert launcher.bundles[0] == (A, B)
+    assert sorted(launcher.bundles[1:], key=str) == [(A,), (B,), (C,)]
+    assert launcher.most == 2
+
+
+def test_towards_the_end_the_methods_that_take_longest_go_first() -> None:
+    runs = [PlannedRun((f"method={m}", f"seed={i}"), m) for i in range(5) for m in ("quick", "slow")]
+    script: dict[PlannedRun, list[list[Event]]] = {run: [[GOOD]] for run in runs}
+
+    class Slow(Script):
+        def events(self, timeout: float) -> list[tuple[PlannedRun, Event]]:
+            self.clock.now += 5.0 * (self.pending[0].method == "slow")
+            return super().events(timeout)
+
+    launcher = Slow(Clock(), 1, script)
+    Conductor(launcher, Plain(Console(file=io.StringIO()), 10, launcher.clock), launcher.clock).run(one_by_one(runs))
+    methods = [run.method for _, run in launcher.submitted]
+    assert methods == ["quick", "slow"] * 3 + ["quick", "slow", "slow", "quick"]
 
 
 def test_a_run_that_another_process_holds_is_asked_for_again_later() -> None:
