@@ -7,6 +7,7 @@ import pytest
 from fnll.errors import UserError
 from fnll.plotting.palette import COLOURS, YARDSTICK, colour_of, looks
 from fnll.report import analyse, figures, load
+from fnll.report.figures.comparison import _in_one_stretch
 from fnll.report.gallery import gallery, telling_cell
 from fnll.testing.example import write_store
 from fnll.testing.store import write_run
@@ -120,6 +121,15 @@ def test_critical_differences_join_what_cannot_be_told_apart(tmp_path):
     figure = figures.critical_difference(analyse(load(tmp_path)))
     texts = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert "fedcorr (1." in texts
+
+
+def test_no_bar_runs_over_methods_that_are_told_apart():
+    """b and c are, so a, which neither is told from, is joined to its neighbour alone."""
+    matrix = pd.DataFrame(1.0, index=list("abc"), columns=list("abc"))
+    matrix.loc["b", "c"] = matrix.loc["c", "b"] = 0.01
+    joined = _in_one_stretch(matrix, list("abc"))
+    assert joined.to_numpy().tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    assert (_in_one_stretch(matrix, list("bac")).loc["b"] == [1, 1, 0]).all()
 
 
 @pytest.mark.parametrize(

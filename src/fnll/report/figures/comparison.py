@@ -16,6 +16,8 @@ from fnll.plotting.style import panels, styled
 from fnll.report.analysis import Analysis
 from fnll.report.cells import SYMBOLS, show, sortable
 
+ALPHA = 0.05  # below it a corrected test tells two methods apart
+
 
 def regime_map(analysis: Analysis, x: str = "noise.rho", y: str = "noise.tau") -> Figure:
     """The winner and its margin over the runner-up, at every pair of two settings; a panel for each rest of the cell.
@@ -59,7 +61,8 @@ def regime(analysis: Analysis, x: str, y: str) -> pd.DataFrame:
 
 
 def critical_difference(analysis: Analysis) -> Figure:
-    """Average ranks over scenarios; a bar joins methods that the Holm-corrected signed-rank tests do not tell apart."""
+    """Average ranks over scenarios; a bar joins neighbours in rank of whom Holm-corrected signed-rank tests tell no two
+    apart."""
     ranking = analysis.ranking
     if ranking is None:
         raise UserError("a critical-difference diagram needs two methods with at least six scenarios in common")
@@ -70,7 +73,7 @@ def critical_difference(analysis: Analysis) -> Figure:
         names, matrix = analysis.store.name, ranking.p_matrix()
         sp.critical_difference_diagram(
             ranking.ranks.rename(index=names),
-            matrix.rename(index=names, columns=names),
+            _in_one_stretch(matrix, list(ranking.ranks.sort_values().index)).rename(index=names, columns=names),
             ax=ax,
             label_fmt_left="{label} ({rank:.2f})  ",
             label_fmt_right="  ({rank:.2f}) {label}",
@@ -79,6 +82,21 @@ def critical_difference(analysis: Analysis) -> Figure:
         )
         ax.set_title(f"Average rank over {len(ranking.blocks)} scenarios (1 is best)", pad=18)
     return figure
+
+
+def _in_one_stretch(matrix: pd.DataFrame, order: list[str]) -> pd.DataFrame:
+    """1 for two methods if neither they nor any two between them in rank are told apart, 0 otherwise.
+
+    Signed-rank tests can part two methods and leave both with others further away. With a bar for every such set, twenty
+    methods have dozens of bars that run through each other.
+    """
+    alike = matrix.loc[order, order].to_numpy() >= ALPHA
+    joined = np.eye(len(order))
+    for first in range(len(order)):
+        for last in range(first + 1, len(order)):
+            if alike[first : last + 1, first : last + 1].all():
+                joined[first, last] = joined[last, first] = 1.0
+    return pd.DataFrame(joined, index=order, columns=order)
 
 
 def _map(ax: Axes, winners: pd.DataFrame, analysis: Analysis, largest: float) -> None:
