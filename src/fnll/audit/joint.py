@@ -17,6 +17,8 @@ from fnll.harness.prepare import Run
 from fnll.scenario.datasets.own_rows import guarded
 from fnll.scenario.scenario import UNKNOWN
 
+WEAK = 0.6  # agreement with held-out labels below which models may know too little; CIFAR-10N's had 0.25 to 0.46
+
 
 @dataclass(frozen=True)
 class Joint:
@@ -112,6 +114,18 @@ class Joint:
         if known is None or owners is None:
             return None
         return in_words(harm(self.observed, self.suggested, known.numpy(), owners.numpy()), self.run.scenario.called)
+
+    def weakness(self) -> str | None:
+        """Why the numbers are to be taken with care: models that know too little call right labels wrong."""
+        agreement = max(float(np.nanmean(member.held_out)) for member in self.members)
+        if agreement >= WEAK:
+            return None
+        return (
+            f"the best member agrees with {agreement:.0%} of the held-out labels: either that many labels are wrong, "
+            "or its models have learnt too little of these data, and then noise levels are far too high and most "
+            "suggestions wrong; the order of the list is worth more than its numbers (type a larger --minutes, or "
+            "--size for finer images)"
+        )
 
     def clients_table(self) -> pd.DataFrame:
         """clients.csv."""

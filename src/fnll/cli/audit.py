@@ -62,6 +62,9 @@ def main(argv: Sequence[str]) -> int:
     write_atomic(inside(folder, "plan.json"), plan.to_json())
     run, members = convene(data, plan, folder / "runs", partial(print, flush=True), warnings)
     joint = Joint(run, tuple(members))
+    if why := joint.weakness():
+        warnings.insert(0, why)
+        print(f"! {why}")
     if why := joint.doubt():
         warnings.insert(0, f"do not take the suggested labels: {why}")
         print(f"! {warnings[0]}")

@@ -111,7 +111,7 @@ def _comparisons(analysis: Analysis) -> Iterator[Plate]:
         caption = f"Which method wins where, over {x} and {y}; ≈ marks a tie"
         yield Plate("regime_map", caption, figures.regime_map(analysis, x, y))
     if analysis.ranking is not None:
-        caption = "Critical differences: a bar joins neighbours of whom Holm-corrected signed-rank tests tell no two apart"
+        caption = "Critical differences: a bar joins neighbours of whom corrected signed-rank tests tell no two apart"
         yield Plate("critical_difference", caption, figures.critical_difference(analysis))
 
 

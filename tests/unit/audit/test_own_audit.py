@@ -94,6 +94,11 @@ class TestJoint:
         assert Joint(run([0, -1, -1, 1, -1, -1]), PANEL).reviewed() == {"reviewed": 2, "fixed": 0, "broken": 1}
         assert "0 of 1 reviewed" in Joint(run([0, -1, -1, -1, -1, -1]), PANEL).evidence(0)
 
+    def test_models_that_know_too_little_are_no_witnesses(self):
+        assert Joint(run(), PANEL).weakness() is None, "the best member agrees with 90 %"
+        poor = Joint(run(), (one("x", [0.5] * 6, [0.4, 0.4], held_out=np.array([0.5, 0.6])),))
+        assert "agrees with 55%" in poor.weakness()
+
     def test_the_best_and_who_cannot_be_told_from_it(self):
         noisy = one("x", [0.0] * 6, [0.0, 0.0], held_out=np.array([0.2, 1.2]))
         top, alike = best([*PANEL, noisy])

@@ -87,8 +87,8 @@ def critical_difference(analysis: Analysis) -> Figure:
 def _in_one_stretch(matrix: pd.DataFrame, order: list[str]) -> pd.DataFrame:
     """1 for two methods if neither they nor any two between them in rank are told apart, 0 otherwise.
 
-    Signed-rank tests can part two methods and leave both with others further away. With a bar for every such set, twenty
-    methods have dozens of bars that run through each other.
+    Signed-rank tests can part two methods and leave both with others further away. With a bar for every such set,
+    twenty methods have dozens of bars that run through each other.
     """
     alike = matrix.loc[order, order].to_numpy() >= ALPHA
     joined = np.eye(len(order))
