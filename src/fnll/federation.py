@@ -171,7 +171,7 @@ class Choosy(Protocol):
 class Personal(Protocol):
     """A method whose clients keep models of their own, which the harness then judges beside the global one."""
 
-    def models(self, state: Any) -> Iterable[tuple[int, nn.Module]]: ...  # client and model, one at a time
+    def models(self, state: Any) -> Iterable[tuple[int, State]]: ...  # client, and the state whose model is its own
 
 
 class Federation:

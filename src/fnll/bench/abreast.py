@@ -17,7 +17,7 @@ from fnll.federation import Executor
 from fnll.system.files import temporary_folder
 
 WORLD = ("dataset=digits", "num_clients=20", "fraction=0.5")
-GRID = ("method=fedavg,fedprox,fedla,fednoro,fedrn", "noise.rho=0.4,0.8", "seed=range(5)", "rounds=10")
+GRID = ("method=fedavg,fedprox,fedla,fednoro,fedrn", "noise.rho=0.4,0.8", "seed=range(5)")  # of the default rounds
 WAYS = {  # of doing the grid, each with two processes
     "serial": ("executor=serial",),
     "vectorised, each run alone": ("executor=vectorised", "sweep.together=1"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,8 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from fnll.harness.metrics import TOP5
 from fnll.images import Images, InMemory, Transform
 from fnll.seeding import torch_rng, walk
+from fnll.types import State
+from fnll.weights import Weights
 
 NEAR = 5  # answers that top-5 accuracy counts
 IN_MEMORY = 1 << 29  # bytes of normalised test images kept ready; larger sets are normalised batch by batch
@@ -94,9 +97,24 @@ def confusion(model: nn.Module, test: TestSet) -> Answers:
     return Answers(counts.compute().cpu(), float(loss) / images, int(near) / images if many else None)
 
 
-def local_accuracies(models: Iterable[tuple[int, nn.Module]], test: TestSet) -> dict[int, float]:
-    """The accuracy of clients' own models, by client."""
-    return {client: scores(*confusion(model, test))["test/accuracy"] for client, model in models}
+@dataclass
+class LocalAccuracies:
+    """The accuracy of clients' own models; of one that has not changed since it was last judged, what it was then."""
+
+    model: Callable[[Any], nn.Module]  # of a state, as a method gives it
+    test: TestSet
+    known: dict[int, tuple[Weights, float]] = field(default_factory=dict)
+
+    def of(self, states: Iterable[tuple[int, State]]) -> dict[int, float]:
+        """By client, whose own model is that of the state."""
+        return {client: self._of(client, state) for client, state in states}
+
+    def _of(self, client: int, state: State) -> float:
+        judged, accuracy = self.known.get(client, (None, 0.0))
+        if judged is not state.weights:  # a state never changes the weights that it holds
+            accuracy = scores(*confusion(self.model(state), self.test))["test/accuracy"]
+            self.known[client] = state.weights, accuracy
+        return accuracy
 
 
 def local_scores(accuracies: Mapping[int, float]) -> dict[str, float]:

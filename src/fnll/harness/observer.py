@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from fnll.federation import Clients, Ledger, Personal, Snapshot
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.diagnostics import Diagnostics, Round
-from fnll.harness.evaluate import TestSet, confusion, local_accuracies, local_scores, scores
+from fnll.harness.evaluate import LocalAccuracies, TestSet, confusion, local_scores, scores
 from fnll.harness.integrity import DIAGNOSTICS, METRICS
 from fnll.harness.metrics import LAST, require_registered
 from fnll.harness.plain import plain
@@ -62,6 +62,7 @@ class Observer:
             shuffled=run.batch_dependent,
         )
         self.sampled: TestSet | None = None  # made when it is first needed
+        self.locals: LocalAccuracies | None = None  # likewise
         self.validation = self._validation()
         self.diagnostics = Diagnostics(
             scenario, truth, samples=cfg.diagnostics_samples, device=device, shuffled=run.batch_dependent
@@ -96,13 +97,15 @@ class Observer:
         method = self.run.method
         if not isinstance(method, Personal):
             return {}
-        return local_accuracies(method.models(snapshot.state), self._few())
+        if self.locals is None:
+            self.locals = LocalAccuracies(method.model, self._few())
+        return self.locals.of(method.models(snapshot.state))
 
     def _uploads(self, snapshot: Snapshot, updates: Sequence[Update]) -> dict[int, float]:
         """How good the models are that clients sent: each as the method would judge it if it were the server's."""
         sent = {update.client: update.weights for update in updates if update.weights is not None}
         states = ((client, replace(snapshot.state, weights=weights)) for client, weights in sorted(sent.items()))
-        return local_accuracies(((client, self.run.method.model(state)) for client, state in states), self._few())
+        return LocalAccuracies(self.run.method.model, self._few()).of(states)
 
     def _few(self) -> TestSet:
         """A part of the test set, for what is judged many at a time."""

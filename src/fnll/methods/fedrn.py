@@ -119,9 +119,9 @@ class FedRN(FedAvg):
             log.warning("method.warmup=%d covers all %d rounds: this run is FedAvg", self.warmup, rounds)
         return NeighbourState(super().init(fed, weights).weights, seed=fed.seed("fedrn"))
 
-    def models(self, state: NeighbourState) -> Iterator[tuple[int, nn.Module]]:
+    def models(self, state: NeighbourState) -> Iterator[tuple[int, NeighbourState]]:
         """Θ_n of every client that has taken part."""
-        return ((n, self.net.load(weights)) for n, weights in sorted(state.locals.items()))
+        return ((n, replace(state, weights=weights)) for n, weights in sorted(state.locals.items()))
 
     def round(self, state: NeighbourState, fed: Federation) -> NeighbourState:
         cohort = self.select(state, fed)

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from fnll.harness.evaluate import TestSet, confusion, scores
+from fnll.harness.evaluate import LocalAccuracies, TestSet, confusion, scores
 from fnll.harness.run_folder import RunFolder, summarise
 from fnll.images import InMemory, Transform
+from fnll.types import State
 
 
 def answers(predictions):
@@ -129,3 +130,17 @@ def test_cutting_back(tmp_path):
     assert folder.rows() == [{"step": 1, "x": None}]
     folder.cut({})
     assert folder.rows() == []
+
+
+def test_a_clients_own_model_is_judged_again_when_it_has_changed():
+    loaded = []
+
+    def model(state):
+        loaded.append(state)
+        return answers([int(state.weights["answer"])] * 4)
+
+    judge = LocalAccuracies(model, make_set([0, 0, 1, 2]))
+    first, second, third = (State({"answer": torch.tensor(k)}) for k in (0, 1, 2))
+    assert judge.of([(7, first), (9, second)]) == {7: 0.5, 9: 0.25}
+    assert judge.of([(7, first), (9, third)]) == {7: 0.5, 9: 0.25}
+    assert loaded == [first, second, third], "client 7 was not judged again, client 9 was"
