@@ -76,6 +76,15 @@ def test_a_sweep_gives_the_runs_of_fnll_run_and_a_second_one_does_nothing(
     assert {path: path.stat().st_mtime_ns for path in six.rglob("*")} == before
 
 
+def test_runs_that_are_driven_together_have_the_same_bits_when_they_are_typed_again(tmp_path: Path) -> None:
+    """Who is in company with whom is settled beforehand, so it does not matter which process was free when."""
+    words = ["method=fedavg,fedprox,fednoro", "seed=range(3)", "rounds=6", "local.epochs=4", "executor=vectorised"]
+    for store in ("a", "b"):
+        sweep(tmp_path / store, *words, "--jobs", "2")
+    assert len(contents(tmp_path / "a")) == 9
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
 def test_a_dry_run_lists_the_runs_with_their_state_and_does_nothing(
     six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
