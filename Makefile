@@ -40,7 +40,7 @@ $(DEV): $(READY)
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## Compare four methods in three papers' regimes, with a table and a report (about three minutes)
+demo: $(READY) ## Compare four methods in three papers' regimes, with a table and a report (one to three minutes)
 	$(BIN)/fnll sweep experiment=demo runs_dir=$(RUNS)/demo --jobs $(JOBS) --report $(RUNS)/demo-report
 
 test: $(DEV) ## Run the tests (about ten minutes on two cores)
