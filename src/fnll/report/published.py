@@ -92,9 +92,8 @@ def _compared(store: Store, printed: Printed, runs: Sequence[tuple[Any, dict[str
     cells = []
     for record in printed.records:
         by_method: defaultdict[str, list[tuple[Any, dict[str, Any]]]] = defaultdict(list)
-        for row, settings in runs:
-            if not record.mean_of_row and matches(record.settings, settings) and (named or _at_home(record, settings)):
-                by_method[str(row.method)].append((row, settings))
+        for row, settings in _of_cell(record, runs, named=named):
+            by_method[str(row.method)].append((row, settings))
         for method, mine in by_method.items():
             ids = [str(row.run_id) for row, _ in mine]
             if known := values_of(store, record, ids):
@@ -103,10 +102,28 @@ def _compared(store: Store, printed: Printed, runs: Sequence[tuple[Any, dict[str
     return Comparison(printed, (*cells, *_means_of_rows(printed, cells)))
 
 
+def _of_cell(
+    record: Record, runs: Sequence[tuple[Any, dict[str, Any]]], *, named: bool
+) -> list[tuple[Any, dict[str, Any]]]:
+    """The runs of a printed cell: those that were made for its table, if there are any, since another table may vary
+    what this one does not name; else all that fit."""
+    if record.mean_of_row:
+        return []
+    found = [
+        (row, settings)
+        for row, settings in runs
+        if matches(record.settings, settings) and (named or _at_home(record, settings))
+    ]
+    return [(row, settings) for row, settings in found if _made_for(record, settings)] or found
+
+
+def _made_for(record: Record, settings: Mapping[str, Any]) -> bool:
+    return str(settings.get("experiment") or "").removeprefix(EXPERIMENT) == record.table
+
+
 def _at_home(record: Record, settings: Mapping[str, Any]) -> bool:
     """Whether a run is on the paper's own ground, or made for this very table."""
-    made_for = str(settings.get("experiment") or "").removeprefix(EXPERIMENT) == record.table
-    return made_for or not {*differences(record.world, settings)} & {*TELLING}
+    return _made_for(record, settings) or not {*differences(record.world, settings)} & {*TELLING}
 
 
 def _means_of_rows(printed: Printed, cells: Sequence[Beside]) -> Iterator[Beside]:

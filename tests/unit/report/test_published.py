@@ -70,6 +70,20 @@ def test_a_table_that_is_named_is_compared_on_any_data(store: Store) -> None:
     assert ordered(found) == (1, 1)
 
 
+def test_runs_that_were_made_for_the_table_come_before_others_that_fit(tmp_path: Path) -> None:
+    """Another table varies what this one does not name: its runs fit, and are none of this table's."""
+    root = tmp_path / "runs"
+    config = {**PAPER, "noise.rho": 0.6, "noise.tau": 0.5, **FEDCORR}
+    for seed, (experiment, best) in enumerate([("paper/fedcorr_table6", 0.7), ("paper/fedcorr_fig9", 0.1)]):
+        choices = {**CHOICES, "experiment": experiment}
+        write_run(root, "fedcorr", [0.1, best], seed=seed, config=config, choices=choices)
+    (found,) = comparisons(load(root), "fedcorr_table6")
+    assert [beside.values for beside in found.cells if beside.record.row == "FedCorr"] == [(pytest.approx(70.0),)]
+    (other,) = comparisons(load(root), "fedcorr_table2")
+    (whole,) = [beside for beside in other.cells if beside.record.row == "FedCorr"]
+    assert len(whole.values) == 2, "none was made for this one: all that fit"
+
+
 def test_a_label_that_names_the_departures_is_believed(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     cell(
