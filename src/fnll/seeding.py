@@ -6,6 +6,7 @@ method sees the same cohorts, initial weights and batches for a seed.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import random
 from collections.abc import Iterator
@@ -58,6 +59,8 @@ def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
         yield
 
 
+Places = tuple[Any, ...]
+
 _holders: list[Streams | None] = []  # whose the global generators are in each `lent` that this process is in
 
 
@@ -88,6 +91,7 @@ class Streams:
         self._seed = seed
         self._device, self._gpus = device, _gpus(device)
         self._saved: list[Any] | None = None
+        self._fresh: Places | None = None  # where the generators stand right after they were seeded
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -105,7 +109,7 @@ class Streams:
         if holder is self:
             return
         if holder is not None:
-            holder._saved = _state(holder._gpus)
+            holder._keep()
         if self._saved is not None:
             _set(self._saved, self._gpus)
         elif self._seed is not None:
@@ -117,6 +121,12 @@ class Streams:
         if _holders[-1] is self:
             _holders[-1] = None
 
+    def _keep(self) -> None:
+        """Note where the generators stand; who has drawn nothing from them can as well start again."""
+        if self._saved is None and self._fresh is not None and self._fresh == _places(self._gpus):
+            return
+        self._saved = _state(self._gpus)
+
     def _start(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also notes a stack trace for each absent GPU
         for gpu in self._gpus:
@@ -124,10 +134,26 @@ class Streams:
                 torch.cuda.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
+        self._fresh = self._fresh or _places(self._gpus)
 
 
 def _gpus(device: torch.device | None) -> list[torch.device]:
     return [device] if device is not None and device.type == "cuda" else []
+
+
+def _places(gpus: list[torch.device]) -> Places:
+    """How far the generators are: other after any draw, and read in a quarter of the time of their whole state.
+
+    That time is NumPy's, so of its Mersenne twister only the position is read, and the first of its 624 words, which
+    changes when all of them have been used. `state_address` is where NumPy says that they lie.
+    """
+    twister = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    if not isinstance(twister, np.random.MT19937):
+        return (object(),)  # somebody has put another in its place
+    words = (ctypes.c_uint32 * 625).from_address(twister.ctypes.state_address)
+    _, key, gauss = random.getstate()
+    own = [torch.cuda.get_rng_state(gpu).numpy().tobytes() for gpu in gpus]
+    return (torch.get_rng_state().numpy().tobytes(), words[0], words[624], key[0], key[-1], gauss, *own)
 
 
 def _state(gpus: list[torch.device]) -> list[Any]:

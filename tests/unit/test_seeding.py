@@ -101,4 +101,45 @@ def test_who_has_ended_is_not_written_down(monkeypatch):
     assert len(kept) == 1, "what was there before is; the ended one's place is not"
 
 
+DRAWS = {
+    "torch": lambda: torch.rand(1),
+    "torch's normal": lambda: torch.randn(1),
+    "numpy": lambda: np.random.rand(),
+    "numpy's normal": lambda: np.random.randn(),
+    "numpy, all words of its state": lambda: np.random.bytes(4 * 624),
+    "python": lambda: random.random(),
+    "python's normal": lambda: random.gauss(0, 1),
+    "python, all words of its state": lambda: random.getrandbits(32 * 624),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_one_draw_of_any_kind_is_kept_when_generators_change_hands(draw):
+    with scoped(3):
+        draw()
+        alone = globals_drawn(), np.random.randn(), random.gauss(0, 1)
+    first, second = Streams(3), Streams(4)
+    with lent():
+        for one in (first, second, first):
+            one.take()  # nothing drawn: starts again
+        draw()
+        second.take()
+        globals_drawn()
+        first.take()
+        assert (globals_drawn(), np.random.randn(), random.gauss(0, 1)) == alone
+
+
+def test_who_has_drawn_nothing_is_not_written_down(monkeypatch):
+    kept = []
+    monkeypatch.setattr(seeding, "_state", lambda gpus, real=seeding._state: kept.append(1) or real(gpus))
+    with lent():
+        first = Streams(3)
+        first.take()
+        Streams(4).take()
+        first.take()
+        globals_drawn()
+        Streams(4).take()
+    assert len(kept) == 2, "what was there before, and the first one's place after its draws"
+
+
 PINNED = (6148773199958884930, 6379135863602414840, 384157422120658919)
