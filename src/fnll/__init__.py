@@ -26,6 +26,8 @@ HOMES = {
     "Frozen": "fnll.local",
     "LocalSpec": "fnll.local",
     "Net": "fnll.net",
+    "Predict": "fnll.local",
+    "Split": "fnll.local",
     "State": "fnll.types",
     "Trained": "fnll.local",
     "Training": "fnll.local",

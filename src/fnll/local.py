@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import lightning as L
 import torch
@@ -166,4 +166,35 @@ class Trained(NamedTuple):
     memory: Memory  # for the job to hand back: the optimiser's state, or nothing
 
 
-Training = Generator[Fit, Trained, Update]  # a job that asks for its training
+@dataclass(frozen=True)
+class Predict:
+    """A job's request: what `net` says of all of the client's samples.
+
+    The job is sent logits in the samples' order, (n, C), on the CPU. `augment` shows one random view of each image;
+    `size` matters only to networks that normalise by the batch.
+    """
+
+    net: nn.Module
+    client: Client
+    augment: bool = False
+    size: int = 512
+
+
+@dataclass(frozen=True)
+class Split:
+    """A job's request: part numbers, (n,), into low and high ones by a mixture.
+
+    The job is sent `fnll.tools.TwoComponents`.
+    """
+
+    values: Tensor
+    seed: int
+    reg_covar: float = 1e-6
+    tol: float = 1e-3
+    max_iter: int = 100
+
+
+Request = Fit | Predict | Split
+Result = TypeVar("Result")
+Asking = Generator[Request, Any, Result]  # a part of a job that asks on its way, for `yield from`
+Training = Asking[Update]  # a job that asks for its training

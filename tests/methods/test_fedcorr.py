@@ -279,7 +279,7 @@ def remembering(client, losses=LEVEL_LOSSES):
 
 
 def labels_after(method, client, weights) -> list[int]:
-    update = method.inspect(client, weights)
+    update = done(method.inspect(client, weights))
     assert update.labels is not None
     return update.labels.tolist()
 
@@ -318,8 +318,8 @@ def test_switch_conf_op(make, client, job):
     bias = next(name for name in weights if name.startswith("head.") and name.endswith("bias"))
     weights[bias] = torch.tensor([-200.0, 0.0, 0.0, -200.0])
     mine = remembering(client)
-    ours = getattr(method, job)(mine, weights=weights).labels
-    theirs = getattr(make(conf_op="above"), job)(mine, weights=weights).labels
+    ours = done(getattr(method, job)(mine, weights=weights)).labels
+    theirs = done(getattr(make(conf_op="above"), job)(mine, weights=weights)).labels
     assert theirs.tolist() == mine.data.y.tolist()
     changed = (ours != mine.data.y).nonzero().flatten()
     assert len(changed)
@@ -332,11 +332,11 @@ def test_switch_eval_augment_of_relabelling(make, client):
     for augment in (False, True):
         logits = predict(method.net.load(weights), mine, augment=augment)
         everything = relabelled(mine.data.y, logits, torch.arange(12), 0.0, "at_least")
-        assert same(make(confidence=0.0, eval_augment=augment).relabel(mine, weights).labels, everything)
+        assert same(done(make(confidence=0.0, eval_augment=augment).relabel(mine, weights)).labels, everything)
         noisy = torch.isin(torch.arange(12), torch.tensor([1, 3, 5, 11]))
         worst = candidates(sample_losses(logits, mine.data.y, "cross_entropy"), noisy, 0.5, "noisy_samples")
         some = relabelled(mine.data.y, logits, worst, 0.0, "at_least")
-        assert same(make(confidence=0.0, eval_augment=augment).inspect(mine, weights).labels, some)
+        assert same(done(make(confidence=0.0, eval_augment=augment).inspect(mine, weights)).labels, some)
 
 
 @pytest.mark.parametrize(("stages", "mixing"), [([1], [False, False]), ([1, 2, 3], [True, True]), ([2], [True, False])])
@@ -421,9 +421,9 @@ def test_switch_stage2_relabel_set(make, world, relabel_set, expected):
 
 def test_relabelling_after_stage_2_takes_every_confident_prediction(make, world, client):
     method = make()
-    assert method.relabel(client(), sure_of(method, 3)).labels.tolist() == [3] * 12
+    assert done(method.relabel(client(), sure_of(method, 3))).labels.tolist() == [3] * 12
     unsure = {name: torch.zeros_like(value) for name, value in method.net.fresh(0).items()}
-    assert same(method.relabel(client(), unsure).labels, client().data.y)  # four classes at ¼ each
+    assert same(done(method.relabel(client(), unsure)).labels, client().data.y)  # four classes at ¼ each
 
 
 def test_without_clean_clients_stage_2_takes_the_least_noisy(make, world, caplog):

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from driving import done
 from torch import Tensor, nn
 
-from fnll.local import Classifier, Fit
+from fnll.local import Classifier, Fit, Predict
 from fnll.methods import fednoro
 from fnll.methods.fedla import adjusted_cross_entropy
 from fnll.methods.fednoro import Distilled, FedNoRo
@@ -182,7 +183,7 @@ def test_probe_reports_the_mean_plain_loss_of_each_class() -> None:
     client = world.scenario.client(1, t=0, memory={}, labels=None, seed=0, device=CPU)
     logits = method.net.load(weights).eval()(next(iter(client.scan())).x)
     losses = nn.functional.cross_entropy(logits, client.data.y, reduction="none")
-    report = method.probe(client, weights).report["class_losses"]
+    report = done(method.probe(client, weights)).report["class_losses"]
     assert report[0].item() == pytest.approx(losses.mean().item(), rel=1e-6)  # no logit adjustment: that would be 0
     assert report[1:].isnan().all()
 
@@ -191,22 +192,18 @@ def test_probe_without_classes_reports_one_number() -> None:
     world = TinyWorld("noisy")
     weights = make(world).net.fresh(0)
     client = world.scenario.client(0, t=0, memory={}, labels=None, seed=0, device=CPU)
-    per_class = make(world).probe(client, weights).report["class_losses"]
-    overall = make(world, per_class=False).probe(client, weights).report["class_losses"]
+    per_class = done(make(world).probe(client, weights)).report["class_losses"]
+    overall = done(make(world, per_class=False).probe(client, weights)).report["class_losses"]
     assert overall.shape == (1,)
     counts = client.class_counts()
     assert overall.item() == pytest.approx(((per_class.nan_to_num() * counts).sum() / counts.sum()).item())
 
 
-def test_eval_augment_shows_a_random_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    real = fednoro.predict
-    monkeypatch.setattr(
-        fednoro, "predict", lambda *args, augment: asked.append(augment) or real(*args, augment=augment)
-    )
+def test_eval_augment_shows_a_random_view() -> None:
     world = TinyWorld("noisy")
     client = world.scenario.client(0, t=0, memory={}, labels=None, seed=0, device=CPU)
     for augment in (False, True):
         method = make(world, eval_augment=augment)
-        method.probe(client, method.net.fresh(0))
-    assert asked == [False, True]
+        request = next(method.probe(client, method.net.fresh(0)))
+        assert isinstance(request, Predict)
+        assert request.augment is augment

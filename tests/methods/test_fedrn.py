@@ -25,6 +25,7 @@ from fnll.harness.choices import config_dir
 from fnll.harness.config import compose
 from fnll.harness.diagnostics import precision_recall
 from fnll.images import HorizontalFlip, InMemory, Transform
+from fnll.local import Asking
 from fnll.methods import fedrn
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedrn import FedRN, HeadTuning, NeighbourState
@@ -198,7 +199,7 @@ def test_an_empty_clean_set_is_said_once(warnings_anew: pytest.LogCaptureFixture
 
 
 def test_equal_losses_are_all_clean() -> None:
-    assert pixel_method().posterior(PIXEL.load(believer(2)), pixel_client([1] * 5)).tolist() == [1] * 5
+    assert done(pixel_method().posterior(PIXEL.load(believer(2)), pixel_client([1] * 5))).tolist() == [1] * 5
 
 
 def test_one_sample_is_clean() -> None:
@@ -206,7 +207,7 @@ def test_one_sample_is_clean() -> None:
 
 
 def test_losses_that_are_not_finite_are_the_largest() -> None:
-    posterior = pixel_method().posterior(PIXEL.load(believer(torch.inf)), pixel_client(LABELS))
+    posterior = done(pixel_method().posterior(PIXEL.load(believer(torch.inf)), pixel_client(LABELS)))
     assert torch.isfinite(posterior).all()
 
 
@@ -252,7 +253,7 @@ def test_the_mixture_is_fitted_to_the_losses_as_told(scale: str, reg_covar: floa
     seed = derive(client.seed, "mixture")
     expected = two_component_gmm(losses, seed=seed, reg_covar=reg_covar, tol=tol).posterior
     method = made(world, loss_scale=scale, gmm_reg_covar=reg_covar, gmm_tol=tol)
-    assert method.posterior(net, client).tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+    assert done(method.posterior(net, client)).tolist() == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def client_of(world: TinyWorld, k: int = 0, **changes: Any) -> Client:
@@ -288,7 +289,12 @@ def reference_tuning(peer: Weights, client: Client, body_mode: str, lr: float, m
 @pytest.fixture
 def all_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model finds every sample clean, so that the auxiliary set is everything."""
-    monkeypatch.setattr(FedRN, "posterior", lambda self, net, client: torch.ones(len(client)))
+
+    def posterior(self: FedRN, net: nn.Module, client: Client) -> Asking[Tensor]:
+        yield from ()
+        return torch.ones(len(client))
+
+    monkeypatch.setattr(FedRN, "posterior", posterior)
 
 
 def tuned_by(method: FedRN, peer: Weights, client: Client) -> Weights:
@@ -370,7 +376,7 @@ def test_eval_augment_shows_augmented_images_to_losses_and_accuracy(augment: boo
     client = client_of(world, transform=flipping)
     views = {False: client_of(world, transform=plain), True: client_of(world, transform=plain, images=mirrored)}
     net = method.net.load(method.net.fresh(0))
-    assert torch.equal(method.posterior(net, client), method.posterior(net, views[augment]))
+    assert torch.equal(done(method.posterior(net, client)), done(method.posterior(net, views[augment])))
     update = done(method.train(client, weights=method.net.fresh(1), seed=3))
     trained = method.net.load(update.weights)
     right = {

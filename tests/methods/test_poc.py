@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from driving import done
 
 from fnll.errors import UserError
 from fnll.executors import Serial
@@ -48,10 +49,10 @@ def test_a_candidate_tells_the_mean_loss_of_its_labels_and_nothing_else():
     weights = method.net.fresh(0)
     (batch,) = client.scan()
     expected = F.cross_entropy(method.net.load(weights)(batch.x), batch.y)
-    update = method.probe(client, weights)
+    update = done(method.probe(client, weights))
     assert update.report == {"loss": pytest.approx(expected.item(), abs=1e-6)}
     assert update.weights is None
-    corrected = method.probe(client.with_labels((client.data.y + 1) % 4), weights)
+    corrected = done(method.probe(client.with_labels((client.data.y + 1) % 4), weights))
     assert corrected.report != update.report, "corrected labels count"
 
 

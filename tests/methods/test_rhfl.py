@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fnll.errors import UserError
-from fnll.executors import Serial
+from fnll.executors import Serial, jobs
 from fnll.executors.vectorised import Vectorised
 from fnll.federation import federate
 from fnll.harness.config import compose
@@ -172,9 +172,7 @@ def test_without_its_ideas_it_is_fedavg_also_with_clients_of_different_sizes() -
 
 def test_measuring_on_augmented_images_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(
-        "fnll.methods.rhfl.predict", lambda net, client, augment: asked.append(augment) or predict(net, client)
-    )
+    monkeypatch.setattr(jobs, "predict", lambda *told: asked.append(told[2]) or predict(*told))
     world = TinyWorld()
     play(subject("rhfl").method(world, eval_augment=True), world, rounds=1, executor=Serial(world.scenario))
     assert asked == [True] * 3

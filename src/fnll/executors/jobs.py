@@ -1,4 +1,4 @@
-"""How a client's job is done: its data and randomness set up, its requests for training met, its result stamped."""
+"""How a client's job is done: its data and randomness set up, its requests met, its result stamped."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from fnll.errors import NotFiniteError
-from fnll.local import Fit, Trained
+from fnll.local import Fit, Predict, Request, Trained, Training
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import Streams, lent
+from fnll.tools import TwoComponents, predict, two_component_gmm
 from fnll.tools.finite import NOT_NUMERICAL, beyond_numbers
 from fnll.training import fit
 from fnll.types import Call, Client, Update
+
+Answer = Trained | Tensor | TwoComponents
 
 
 def perform(scenario: Scenario, call: Call, device: torch.device) -> Update:
@@ -24,10 +28,26 @@ def perform(scenario: Scenario, call: Call, device: torch.device) -> Update:
 
 
 def finished(job: Started) -> Started:
-    """Do what is left of a job, one training after the other."""
+    """Do what is left of a job, one request after the other."""
     while job.request is not None:
-        job.resume(job.alone(fit))
+        job.resume(job.alone())
     return job
+
+
+def met(request: Request) -> Answer:
+    """A request met by itself: what it means."""
+    if isinstance(request, Fit):
+        return fit(request)
+    if isinstance(request, Predict):
+        net, client = request.net, request.client
+        return predict(net.to(client.device), client, request.augment, request.size)
+    return two_component_gmm(
+        request.values,
+        seed=request.seed,
+        reg_covar=request.reg_covar,
+        tol=request.tol,
+        max_iter=request.max_iter,
+    )
 
 
 class Started:
@@ -50,11 +70,11 @@ class Started:
         self.client: Client = scenario.client(
             call.client, t=call.t, memory=call.memory, labels=call.labels, seed=call.seed, device=device
         )
-        self.request: Fit | None = None
+        self.request: Request | None = None
         self._trained: Trained | None = None
         self._update: Update | None = None
         self._streams = Streams(call.seed, device)
-        self._training: Generator[Fit, Trained, Update] | None = None
+        self._training: Training | None = None
         with self._at_work():
             outcome = call.job(self.client, **call.message)
             if isinstance(outcome, Generator):
@@ -66,35 +86,36 @@ class Started:
     @property
     def update(self) -> Update:
         if self._update is None:
-            raise RuntimeError(f"job {self.call.name} still waits for its training")
+            raise RuntimeError(f"job {self.call.name} still waits for its {type(self.request).__name__}")
         return self._update
 
     def again(self) -> Started:
         """The same job from its beginning."""
         return Started(*self._origin)
 
-    def resume(self, trained: Trained) -> None:
-        """Go on with what was trained, to the next request or to the end."""
-        self._trained = trained
+    def resume(self, answer: Answer) -> None:
+        """Go on with the answer, to the next request or to the end."""
+        if isinstance(answer, Trained):
+            self._trained = answer
         with self._at_work():
-            self._ask(trained)
+            self._ask(answer)
 
-    def alone(self, work: Callable[[Fit], Trained]) -> Trained:
+    def alone(self) -> Answer:
         """Meet the request as a part of this job."""
         assert self.request is not None
         with self._at_work():
-            return work(self.request)
+            return met(self.request)
 
-    def _ask(self, trained: Trained | None) -> None:
+    def _ask(self, answer: Answer | None) -> None:
         assert self._training is not None
         try:
-            request = next(self._training) if trained is None else self._training.send(trained)
+            request = next(self._training) if answer is None else self._training.send(answer)
         except StopIteration as end:
             self.request = None
             self._end(end.value)
         else:
-            if not isinstance(request, Fit):
-                raise TypeError(f"a job yields Fit(module, client), got {type(request).__name__}")
+            if not isinstance(request, Request):
+                raise TypeError(f"a job yields Fit(module, client), Predict or Split, got {type(request).__name__}")
             self.request = request
 
     def _end(self, update: object) -> None:
@@ -122,5 +143,6 @@ class Started:
         if isinstance(error, (NotFiniteError, *NOT_NUMERICAL)):
             return False
         sent = [part for part in self.call.message.values() if isinstance(part, Mapping)]
-        network = self.request.module.net.state_dict() if self.request is not None else None
-        return beyond_numbers(sent, network, self._trained.weights if self._trained else None)
+        network = self.request.module.net if isinstance(self.request, Fit) else getattr(self.request, "net", None)
+        asked = None if network is None else network.state_dict()
+        return beyond_numbers(sent, asked, self._trained.weights if self._trained else None)

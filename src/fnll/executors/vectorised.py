@@ -1,4 +1,4 @@
-"""Many clients in one vectorised call: the trainings that jobs ask for are stacked where they are alike.
+"""Many clients in one vectorised call: what their jobs ask for is stacked where it is alike.
 
 Close to `Serial`, not bit-identical: batched kernels group sums differently, so `exact` is False and `numerics:
 vectorised` is part of a run's identity. It pays for small networks, whose steps are bound by overhead. Whatever
@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import torch
 from pydantic import Field
 
 from fnll.executors.habits import DifferentNumbersError, Habits, NotTogetherError
-from fnll.executors.jobs import Started, finished
+from fnll.executors.jobs import Answer, Started, finished
 from fnll.executors.lanes import Lane, lane_of
+from fnll.executors.mixtures import split_together
 from fnll.executors.numerics import limit_threads
+from fnll.executors.predictions import kind_of, predict_together
 from fnll.executors.serial import Threads
 from fnll.executors.together import train_together
+from fnll.local import Fit, Predict, Split
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import lent
 from fnll.settings import check_fields
-from fnll.training import fit
 from fnll.types import CPU, Call, Update
+
+Asked = TypeVar("Asked", Predict, Split)
 
 log = logging.getLogger(__name__)
 
@@ -47,28 +51,38 @@ class Stacker:
         """Bring all jobs to their ends, in place."""
         owners: dict[int, Hashable] = {}  # good for this call, while the jobs keep them alive
         while asking := [i for i, job in enumerate(jobs) if job.request is not None]:
-            groups: dict[Hashable, list[tuple[int, Lane]]] = defaultdict(list)
+            fits: dict[Hashable, list[tuple[int, Lane]]] = defaultdict(list)
+            predictions: dict[Hashable, list[tuple[Started, Predict]]] = defaultdict(list)
+            splits: dict[Hashable, list[tuple[Started, Split]]] = defaultdict(list)
             for i in asking:
-                lane = self._lane(jobs[i], owners)
-                if isinstance(lane, Lane):
+                request = jobs[i].request
+                assert request is not None
+                if isinstance(request, Predict):
+                    predictions[kind_of(request)].append((jobs[i], request))
+                elif isinstance(request, Split):
+                    splits[request.reg_covar, request.tol, request.max_iter].append((jobs[i], request))
+                elif isinstance(lane := self._lane(request, owners), Lane):
                     strict = lane.key in self.habits.strict
-                    groups[lane.key, lane.numbers if strict else None].append((i, lane))
+                    fits[lane.key, lane.numbers if strict else None].append((i, lane))
                 else:
                     self._say(jobs[i].call, lane)
-                    jobs[i].resume(jobs[i].alone(fit))
-            for group in groups.values():
+                    jobs[i].resume(jobs[i].alone())
+            for members in splits.values():
+                _answer(members, split_together)
+            for kind, asked in predictions.items():
+                _answer(asked, predict_together if kind is not None else None)
+            for group in fits.values():
                 self._train(jobs, group)
 
-    def _lane(self, job: Started, owners: dict[int, Hashable]) -> Lane | str:
-        assert job.request is not None
-        known = self.habits.alone.get(type(job.request.module))
-        return known if known is not None else lane_of(job.request, owners)
+    def _lane(self, request: Fit, owners: dict[int, Hashable]) -> Lane | str:
+        known = self.habits.alone.get(type(request.module))
+        return known if known is not None else lane_of(request, owners)
 
     def _train(self, jobs: list[Started], group: Sequence[tuple[int, Lane]]) -> None:
         """Meet the requests of a group; jobs whose trainings do not go together start again, each by itself."""
         if len(group) == 1:
             ((i, _),) = group
-            jobs[i].resume(jobs[i].alone(fit))
+            jobs[i].resume(jobs[i].alone())
             return
         try:
             results = train_together([lane for _, lane in group], self.habits)
@@ -90,6 +104,17 @@ class Stacker:
             log.info(in_words(call.name, reason))
 
 
+def _answer(
+    asked: Sequence[tuple[Started, Asked]], together: Callable[[Sequence[Asked]], Sequence[Answer | None]] | None
+) -> None:
+    """Meet requests of one kind together; by themselves those that this leaves open, and all if there is no way."""
+    answers: Sequence[Answer | None] = [None] * len(asked)
+    if len(asked) > 1 and together is not None:
+        answers = together([request for _, request in asked])
+    for (job, _), answer in zip(asked, answers, strict=True):
+        job.resume(job.alone() if answer is None else answer)
+
+
 @dataclass
 class Vectorised:
     """Clients whose trainings are alike train together, at most `chunk` at a time."""
@@ -101,7 +126,7 @@ class Vectorised:
     stacker: Stacker = field(default_factory=Stacker)
     exact = False
     numerics = "vectorised"
-    revision = 5  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
+    revision = 6  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
 
     def __post_init__(self) -> None:
         check_fields(self, "executor")

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from fnll.federation import Federation, World
 from fnll.lengths import Length
-from fnll.local import Classifier, Fit, Frozen, LocalSpec, Training
+from fnll.local import Asking, Classifier, Fit, Frozen, LocalSpec, Predict, Split, Training
 from fnll.methods.dividemix_local import Division, MixMatch, semi_loss, sharpen, warmup_loss
 from fnll.methods.fedavg import FedAvg
 from fnll.seeding import derive
-from fnll.tools import min_max, sample_losses, two_component_gmm
+from fnll.tools import TwoComponents, min_max
 from fnll.types import Client, Memory, State, Update
 from fnll.weights import Weights, join, part
 
@@ -101,7 +102,8 @@ class DivideMix(FedAvg):
         for epoch in range(self.local.epochs):
             now = client.reseeded("epoch", epoch)
             if not clean or self.divide == "epoch":
-                clean = {name: self.posterior(nets[name], now.reseeded("divide", name)) for name in PATHS}
+                for name in PATHS:
+                    clean[name] = yield from self.posterior(nets[name], now.reseeded("divide", name))
             for name, other in (("a", "b"), ("b", "a")):
                 labelled = self.labelled(clean[other])
                 module = MixMatch(
@@ -138,20 +140,16 @@ class DivideMix(FedAvg):
         everything = torch.ones(len(client), dtype=torch.bool)
         return Update(join(**warm), memory=memory, trace={"clean": everything})
 
-    def posterior(self, weights: Weights, client: Client) -> Tensor:
+    def posterior(self, weights: Weights, client: Client) -> Asking[Tensor]:
         """w: each sample's probability of belonging to the mixture's low-loss component, (n,)."""
-        net = self.net.load(weights).to(client.device)
-        losses = sample_losses(net, client, augment=self.eval_augment, size=self.eval_batch_size).double()
+        logits = yield Predict(self.net.load(weights), client, self.eval_augment, self.eval_batch_size)
+        losses = F.cross_entropy(logits, client.data.y, reduction="none").double()
         finite = losses[losses.isfinite()]
         top = float(finite.max()) if len(finite) else 0.0
         scaled = min_max(losses.nan_to_num(nan=top, posinf=top), when_flat=0.0)
-        return two_component_gmm(
-            scaled,
-            seed=derive(client.seed, "mixture"),
-            reg_covar=self.gmm_reg_covar,
-            tol=self.gmm_tol,
-            max_iter=self.gmm_max_iter,
-        ).posterior
+        seed = derive(client.seed, "mixture")
+        parts: TwoComponents = yield Split(scaled, seed, self.gmm_reg_covar, self.gmm_tol, self.gmm_max_iter)
+        return parts.posterior
 
     def labelled(self, clean: Tensor) -> Tensor:
         """Which samples keep their labels, (n,): those above τ; a batch of the most probable ones if none is."""

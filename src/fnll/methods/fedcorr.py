@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from fnll.errors import UserError, require
 from fnll.federation import Federation, Method, World
 from fnll.lengths import Horizon, Length, Staged
-from fnll.local import Classifier, Fit, Training
+from fnll.local import Classifier, Fit, Predict, Training
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedcorr_labels import candidates, lid_score, noisy_samples, relabelled, sample_losses
 from fnll.methods.fedcorr_local import Mixup, Preprocessing
 from fnll.methods.fedcorr_visits import iteration, say_who_is_left_out, visits, waves
 from fnll.seeding import derive
-from fnll.tools import predict, two_component_gmm
+from fnll.tools import two_component_gmm
 from fnll.types import Client, Each, State, Update
 from fnll.weights import Weights
 
@@ -265,12 +265,12 @@ class FedCorr(FedAvg):
             counts=self.prior(client),
         )
         trained = yield Fit(module, client)
-        logits = predict(module.net, client, self.eval_augment)
+        logits = yield Predict(module.net, client, self.eval_augment)
         score = lid_score(logits, self.lid_neighbours, self.lid_cap, self.lid_small_n)
         losses = sample_losses(logits, client.data.y, self.sample_loss)
         return Update(trained.weights, report={"lid": score}, memory={"losses": losses, **trained.memory})
 
-    def inspect(self, client: Client, weights: Weights | None) -> Update:
+    def inspect(self, client: Client, weights: Weights | None) -> Training:
         """Steps 2 and 3 of section 3.2: D^n and μ̂ from the remembered losses; with `weights`, new labels too."""
         losses = client.memory["losses"]
         assert isinstance(losses, Tensor)
@@ -279,14 +279,14 @@ class FedCorr(FedAvg):
         verdict = Update(report={"level": level}, trace={"clean": ~noisy})
         if weights is None:
             return verdict
-        logits = predict(self.net.load(weights).to(client.device), client, self.eval_augment)
+        logits = yield Predict(self.net.load(weights), client, self.eval_augment)
         ranking = losses if self.rank_model == "local" else sample_losses(logits, client.data.y, self.sample_loss)
         worst = candidates(ranking, noisy, self.relabel_ratio, self.rank_pool)
         return replace(verdict, labels=relabelled(client.data.y, logits, worst, self.confidence, self.conf_op))
 
-    def relabel(self, client: Client, weights: Weights) -> Update:
+    def relabel(self, client: Client, weights: Weights) -> Training:
         """The end of stage 2: the global model's label for every sample that it is sure of."""
-        logits = predict(self.net.load(weights).to(client.device), client, self.eval_augment)
+        logits = yield Predict(self.net.load(weights), client, self.eval_augment)
         everything = torch.arange(len(client))
         return Update(labels=relabelled(client.data.y, logits, everything, self.confidence, self.conf_op))
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from fnll.federation import Federation, World
 from fnll.lengths import Length
-from fnll.local import Classifier, Frozen, LocalSpec
+from fnll.local import Classifier, Frozen, LocalSpec, Predict, Training
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedla import adjusted_cross_entropy
 from fnll.methods.fednoro_aggregation import Distance, discounted, distance_aware
 from fnll.methods.fednoro_detection import INDICATORS, Covariance, indicator_table, noisy_rows
 from fnll.system.notices import warn_once
-from fnll.tools import Variant, class_means, kd_ramp, la_kd, predict
+from fnll.tools import Variant, class_means, kd_ramp, la_kd
 from fnll.types import Batch, Client, Each, State, Update
 from fnll.weights import Weights, mean
 
@@ -130,9 +130,9 @@ class FedNoRo(FedAvg):
         )
         return noisy
 
-    def probe(self, client: Client, weights: Weights) -> Update:
+    def probe(self, client: Client, weights: Weights) -> Training:
         """A job: the indicator's mean over a client's samples of each class, (C,), or over all of them, (1,)."""
-        logits = predict(self.net.load(weights).to(client.device), client, augment=self.eval_augment)
+        logits = yield Predict(self.net.load(weights), client, self.eval_augment)
         values = INDICATORS[self.indicator](logits, client.data.y).double()
         if self.per_class:
             means = class_means(values, client.data.y, client.data.num_classes)

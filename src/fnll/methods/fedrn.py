@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fnll.errors import UserError
 from fnll.federation import Federation, World
 from fnll.lengths import Length
-from fnll.local import Classifier, Fit, LocalSpec, Trained, Training
+from fnll.local import Asking, Classifier, Fit, LocalSpec, Predict, Split, Trained, Training
 from fnll.methods.fedavg import FedAvg
 from fnll.methods.fedrn_reliability import (
     NEUTRAL,
@@ -29,7 +29,7 @@ from fnll.methods.fedrn_reliability import (
 from fnll.models import Network
 from fnll.seeding import derive, torch_rng
 from fnll.system.notices import warn_once
-from fnll.tools import evaluating, min_max, predict, sample_losses, two_component_gmm
+from fnll.tools import TwoComponents, evaluating, min_max
 from fnll.types import Batch, Client, Each, State, Update
 from fnll.weights import Weights
 
@@ -214,26 +214,27 @@ class FedRN(FedAvg):
             assert isinstance(own, dict)
             keep = yield from self.clean_set(client, own, peers, shares)
         module = self.module(client, weights=weights)
-        trained = yield Fit(module, client.subset(keep))
+        trained: Trained = yield Fit(module, client.subset(keep))
+        report = yield from self.standing(client, module.net, seed)
         return Update(
             trained.weights,
-            report=self.standing(client, module.net, seed),
+            report=report,
             trace={"clean": keep},
             memory={**trained.memory, "net": trained.weights},  # the very object that is uploaded
         )
 
-    def standing(self, client: Client, net: nn.Module, seed: int) -> dict[str, Tensor | float]:
+    def standing(self, client: Client, net: nn.Module, seed: int) -> Asking[dict[str, Tensor | float]]:
         """What the server asks of a trained network: Acc(n) on the client's own labels, and p(x̃; Θ)."""
-        logits = predict(net, client.reseeded("expertise"), self.eval_augment, self.eval_batch_size)
+        logits = yield Predict(net, client.reseeded("expertise"), self.eval_augment, self.eval_batch_size)
         accuracy = float((logits.argmax(1) == client.data.y).double().mean())
         shape = client.data.transform.shape(client.data.images.shape)
         return {"accuracy": accuracy, "output": self.answer(net, seed, shape)}
 
     def clean_set(
         self, client: Client, own: Weights, peers: Sequence[Weights], shares: Sequence[float]
-    ) -> Generator[Fit, Trained, Tensor]:
+    ) -> Asking[Tensor]:
         """S_c (equation 8) as a mask; the auxiliary set that tunes the neighbours' heads is equation 9."""
-        posteriors = [self.posterior(self.net.load(own), client.reseeded("own"))]
+        posteriors = [(yield from self.posterior(self.net.load(own), client.reseeded("own")))]
         auxiliary = client.subset(_or_all(posteriors[0] > 0.5))
         for i, peer in enumerate(peers):
             net = self.net.load(peer)
@@ -241,19 +242,20 @@ class FedRN(FedAvg):
                 spec = replace(self.local, epochs=self.finetune_epochs, keep_optimizer=False)
                 tuning = HeadTuning(net, spec, client.t, body_mode=self.body_mode)
                 yield Fit(tuning, auxiliary, ("head",))  # all neighbours see the same batches
-            posteriors.append(self.posterior(net, client.reseeded("peer", i)))
+            posteriors.append((yield from self.posterior(net, client.reseeded("peer", i))))
         return _or_all(ensemble(torch.stack(posteriors), shares) > 0.5)
 
-    def posterior(self, net: nn.Module, client: Client) -> Tensor:
+    def posterior(self, net: nn.Module, client: Client) -> Asking[Tensor]:
         """p(g | ℓ(x, ỹ; Θ)) of all the client's samples for the mixture's small-loss component g (equation 6), (n,)."""
-        net = net.to(client.device)
-        losses = sample_losses(net, client, augment=self.eval_augment, size=self.eval_batch_size).double()
+        logits = yield Predict(net, client, self.eval_augment, self.eval_batch_size)
+        losses = F.cross_entropy(logits, client.data.y, reduction="none").double()
         if self.loss_scale == "min_max":
             finite = losses[losses.isfinite()]
             top = float(finite.max()) if len(finite) else torch.inf
             losses = min_max(losses.nan_to_num(nan=top, posinf=top), when_flat=0.0)
         seed = derive(client.seed, "mixture")
-        return two_component_gmm(losses, seed=seed, reg_covar=self.gmm_reg_covar, tol=self.gmm_tol).posterior
+        parts: TwoComponents = yield Split(losses, seed, self.gmm_reg_covar, self.gmm_tol)
+        return parts.posterior
 
     def answer(self, net: nn.Module, seed: int, shape: tuple[int, int, int]) -> Tensor:
         """p(x̃; Θ), (C,): a network's output for the one Gaussian noise image that all clients make from `seed`."""

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch.nn.functional as F
 from pydantic import Field
 
 from fnll.errors import require
 from fnll.federation import Federation
+from fnll.local import Predict, Training
 from fnll.methods.fedavg import FedAvg
-from fnll.tools import sample_losses
 from fnll.types import Client, Update
 from fnll.weights import Weights, mean
 
@@ -61,9 +62,10 @@ class PowerOfChoice(FedAvg):
         fed.record(candidate_losses=dict(zip(asked, losses, strict=True)))
         return hardest(asked, losses, self.cohort_size)
 
-    def probe(self, client: Client, weights: Weights) -> Update:
+    def probe(self, client: Client, weights: Weights) -> Training:
         """F_k(w): the mean cross-entropy of all of a client's samples, as they are, on the labels it trains on."""
-        losses = sample_losses(self.net.load(weights).to(client.device), client)
+        logits = yield Predict(self.net.load(weights), client)
+        losses = F.cross_entropy(logits, client.data.y, reduction="none")
         return Update(report={"loss": float(losses.double().mean())})
 
     def aggregate(self, state: Any, updates: list[Update], fed: Federation) -> Weights:

@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fnll.federation import Federation
-from fnll.local import Fit, Training
+from fnll.local import Asking, Fit, Predict, Training
 from fnll.methods.fedavg import FedAvg
-from fnll.tools import predict, symmetric_cross_entropy
+from fnll.tools import symmetric_cross_entropy
 from fnll.types import Batch, Client, State, Update
 from fnll.weights import Weights, mean
 
@@ -78,15 +78,16 @@ class RHFL(FedAvg):
         module = self.module(client, weights=weights)
         loss = torch.tensor(0.0)
         if self.measure == "received":
-            loss = self.local_loss(module.net.to(client.device), client)
+            loss = yield from self.local_loss(module.net, client)
         trained = yield Fit(module, client)
         if self.measure == "trained":
-            loss = self.local_loss(module.net, client)
+            loss = yield from self.local_loss(module.net, client)
         return Update(trained.weights, report={"loss": loss}, memory=trained.memory)
 
-    def local_loss(self, net: nn.Module, client: Client) -> Tensor:
+    def local_loss(self, net: nn.Module, client: Client) -> Asking[Tensor]:
         """The mean loss of `net` on the client's own labels."""
-        return self._criterion(predict(net, client, self.eval_augment).double(), client.data.y)
+        logits = yield Predict(net, client, self.eval_augment)
+        return self._criterion(logits.double(), client.data.y)
 
     def loss(self, net: nn.Module, batch: Batch, **_: Any) -> Tensor:
         return self._criterion(net(batch.x), batch.y)

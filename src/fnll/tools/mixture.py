@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import warnings
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -21,6 +22,8 @@ from fnll.system.notices import warn_once
 log = logging.getLogger(__name__)
 
 FLAT = 1e-9  # a spread below this share of the values' size (at least 1) is none
+_own = threading.local()  # a generator for each thread
+
 EMPTY = 1e-6  # a component with a smaller weight has no members
 
 
@@ -149,7 +152,7 @@ def _fitted_numbers(table: np.ndarray, limits: Limits) -> Fitted | None:
     values = table[:, 0]
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct values than clusters
-        start = KMeans(2, n_init=1, random_state=np.random.RandomState(limits.seed)).fit(table).labels_
+        start = KMeans(2, n_init=1, random_state=seeded(limits.seed)).fit(table).labels_
     shares = np.zeros((len(values), 2))
     shares[np.arange(len(values)), start] = 1
     counts, means, variances = _moments(table, shares, limits.reg_covar)
@@ -167,6 +170,15 @@ def _fitted_numbers(table: np.ndarray, limits: Limits) -> Fitted | None:
         return None
     posterior = np.exp(_expected(values, weights, means, variances)[1])
     return Fitted(weights, means[:, None], variances[:, None], posterior)
+
+
+def seeded(seed: int) -> np.random.RandomState:
+    """NumPy's old generator, as `RandomState(seed)` makes it: making one takes fifty times as long as seeding one."""
+    if not hasattr(_own, "generator"):
+        _own.generator = np.random.RandomState(0)
+    generator: np.random.RandomState = _own.generator
+    generator.seed(seed)
+    return generator
 
 
 def _moments(table: np.ndarray, shares: np.ndarray, reg_covar: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -88,7 +88,7 @@ class ReturnsNothing(FedAvg):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (YieldsSomething, r"a job yields Fit\(module, client\), got Classifier"),
+        (YieldsSomething, r"a job yields Fit\(module, client\), Predict or Split, got Classifier"),
         (ReturnsNothing, "a job returns an Update, got NoneType"),
     ],
 )
