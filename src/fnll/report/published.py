@@ -112,9 +112,14 @@ def _of_cell(
     found = [
         (row, settings)
         for row, settings in runs
-        if matches(record.settings, settings) and (named or _at_home(record, settings))
+        if matches(record.settings, settings) and _itself(record, settings) and (named or _at_home(record, settings))
     ]
     return [(row, settings) for row, settings in found if _made_for(record, settings)] or found
+
+
+def _itself(record: Record, settings: Mapping[str, Any]) -> bool:
+    """Whether a run is the row's method, and not that method with another inside it (FedCorr's usual stage)."""
+    return "method.usual" in record.settings or settings.get("method.usual") in (None, "null")
 
 
 def _made_for(record: Record, settings: Mapping[str, Any]) -> bool:

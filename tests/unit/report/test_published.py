@@ -84,6 +84,14 @@ def test_runs_that_were_made_for_the_table_come_before_others_that_fit(tmp_path:
     assert len(whole.values) == 2, "none was made for this one: all that fit"
 
 
+def test_fedcorr_with_another_method_inside_is_not_fedcorrs_row(tmp_path: Path) -> None:
+    cell(tmp_path, "fedcorr", 0.6)
+    plain = comparisons(load(tmp_path), "fedcorr_table10")[0].cells
+    inside = {"config": {**PAPER, **FEDCORR, "noise.rho": 0.6, "noise.tau": 0.5}}
+    write_run(tmp_path, "fedcorr", [0.9], choices={**CHOICES, "method@method.usual": "feddyn"}, **inside)
+    assert comparisons(load(tmp_path), "fedcorr_table10")[0].cells == plain
+
+
 def test_a_label_that_names_the_departures_is_believed(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     cell(
