@@ -27,7 +27,7 @@ class Detections:
 
     @classmethod
     def of(cls, store: Store, mixtures: int) -> Detections:
-        """Of every finished run that recorded an indicator; about 6 ms per mixture the first time, then cached."""
+        """Of every finished run that recorded an indicator; some seconds for each the first time, then cached."""
         rows = []
         for run in store.runs[store.runs["status"] == Status.FINISHED].itertuples():
             for indicator in indicators(Path(str(run.path)))[-1:]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +18,9 @@ from fnll.harness.integrity import DIAGNOSTICS
 from fnll.methods.fednoro_detection import Covariance, noisy_rows
 from fnll.report.folders import read_lines, read_run
 from fnll.system.files import read_json
+from fnll.tools.mixture import seeded
 
-SEEDS = range(10_000)  # as many as in the paper: about a minute of one core
+SEEDS = range(10_000)  # as many as in the paper
 
 
 class Rates(NamedTuple):
@@ -45,8 +47,38 @@ def repeat_detection(
     """One mixture per seed over an indicator table, a row per client; clients without data have no row (None)."""
     known = [k for k, row in enumerate(indicator) if row is not None]
     table = torch.stack([torch.as_tensor(indicator[k], dtype=torch.float64) for k in known])
-    answers = (noisy_rows(table, "paper", covariance, seed) for seed in seeds)
-    return rates(truth, [{known[row] for row in rows} for rows in answers])
+    found: dict[tuple[int, int], frozenset[int]] = {}
+    answers = []
+    for seed, start in starts(table, seeds):
+        if start not in found:
+            found[start] = noisy_rows(table, "paper", covariance, seed)
+        answers.append({known[row] for row in found[start]})
+    return rates(truth, answers)
+
+
+def starts(table: Tensor, seeds: Iterable[int]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Each seed with the two rows that scikit-learn's k-means starts from, which is all that a seed decides.
+
+    Of a mixture's 6 ms nothing is left for seeds that start from the same rows, and twenty clients have 380 pairs. The
+    rows are k-means++'s: a random one, and the better of two that are likely to be far from it.
+    """
+    points = table.numpy() - table.numpy().mean(axis=0)
+    last = len(points) - 1
+
+    @cache
+    def far(row: int) -> np.ndarray:
+        return np.square(points - points[row]).sum(axis=1)
+
+    @cache
+    def left(one: int, other: int) -> float:  # to be explained by further rows
+        return float(np.minimum(far(one), far(other)).sum())
+
+    for seed in seeds:
+        where, *draws = seeded(seed % 2**32).random_sample(3)
+        one = min(int(where * len(points)), last)
+        reached = far(one).cumsum()
+        tried = [min(int(np.searchsorted(reached, draw * reached[-1])), last) for draw in draws]
+        yield seed, (one, min(tried, key=lambda other: left(one, other)))
 
 
 def table3(run: Path, seeds: Iterable[int] = SEEDS) -> Rates:

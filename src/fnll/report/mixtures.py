@@ -1,7 +1,7 @@
 """Re, Pr and MR over many mixtures (FedNoRo, table 3 and figure 4) as the report shows them; each is computed once.
 
-Ten thousand mixtures are about a minute of one core, so the rates of an indicator are kept in the cache, under a hash
-of the indicator, the truth and the kind of mixture.
+Ten thousand mixtures of twenty clients are a second or two of one core, and more of more clients, so the rates of an
+indicator are kept in the cache, under a hash of the indicator, the truth and the kind of mixture.
 """
 
 from __future__ import annotations

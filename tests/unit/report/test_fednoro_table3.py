@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from fnll.errors import UserError
-from fnll.report.fednoro_table3 import rates, repeat_detection, table3
+from fnll.methods.fednoro_detection import noisy_rows
+from fnll.report import fednoro_table3
+from fnll.report.fednoro_table3 import rates, repeat_detection, starts, table3
+from fnll.seeding import numpy_rng
 
 TABLE = [[0.0, 0.1], [0.05, 0.0], [1.0, 0.9], [0.9, 1.0], [0.1, 0.05], [0.0, 0.02]]
 
@@ -22,6 +25,30 @@ def test_finding_nobody_has_no_precision() -> None:
 def test_mixtures_are_repeated_for_each_seed() -> None:
     assert repeat_detection(TABLE, {2, 3}, range(5)) == (1, 1, 1)
     assert repeat_detection(torch.tensor(TABLE), {2, 4}, range(5)) == (0.5, 0.5, 0)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+@pytest.mark.parametrize("clients", [3, 6, 20])
+def test_seeds_that_start_alike_are_answered_alike(clients: int, covariance: str) -> None:
+    rng = numpy_rng(clients, covariance)
+    table = torch.from_numpy(rng.uniform(0, 1, (clients, 4)))
+    table[0] = table[1]
+    seeds = range(2**32 - 50, 2**32 + 100)
+    truth = set(range(clients // 2))
+    answers = [noisy_rows(table, "paper", covariance, seed) for seed in seeds]
+    assert repeat_detection(table, truth, seeds, covariance) == rates(truth, answers)
+    by_start: dict[tuple[int, int], set[frozenset[int]]] = {}
+    for (_, start), answer in zip(starts(table, seeds), answers, strict=True):
+        by_start.setdefault(start, set()).add(answer)
+    assert all(len(found) == 1 for found in by_start.values())
+    assert len(by_start) > 3
+
+
+def test_a_mixture_is_fitted_once_for_each_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = []
+    monkeypatch.setattr(fednoro_table3, "noisy_rows", lambda *told: fitted.append(told[-1]) or noisy_rows(*told))
+    repeat_detection(TABLE, {2, 3}, range(1000))
+    assert len(fitted) <= 6 * 6
 
 
 def test_clients_without_data_keep_their_place() -> None:
