@@ -25,7 +25,7 @@ import yaml
 
 from fnll.errors import UserError, nearest
 
-PAPERS = ("fedcorr", "fedrn", "fednoro")
+PAPERS = ("fedcorr", "fedrn", "fednoro", "fedfixer")
 OF_THE_NUMBER = ("metric", "select", "target")  # what is measured, unlike settings of a run
 VALUE = re.compile(r"(?P<value>-?[\d.]+)(±(?P<spread>[\d.]+))?(\((?P<ratio>[\d.]+)\))?")
 

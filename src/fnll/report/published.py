@@ -105,8 +105,10 @@ def _compared(store: Store, printed: Printed, runs: Sequence[tuple[Any, dict[str
 def _of_cell(
     record: Record, runs: Sequence[tuple[Any, dict[str, Any]]], *, named: bool
 ) -> list[tuple[Any, dict[str, Any]]]:
-    """The runs of a printed cell: those that were made for its table, if there are any, since another table may vary
-    what this one does not name; else all that fit."""
+    """The runs of a printed cell, of all that fit: those that were made for its table, if there are any.
+
+    Else those of no figure, since figures vary what tables do not name (the length of a warm-up); else all.
+    """
     if record.mean_of_row:
         return []
     found = [
@@ -114,7 +116,8 @@ def _of_cell(
         for row, settings in runs
         if matches(record.settings, settings) and _itself(record, settings) and (named or _at_home(record, settings))
     ]
-    return [(row, settings) for row, settings in found if _made_for(record, settings)] or found
+    nearest = min((_distance(record, settings) for _, settings in found), default=0)
+    return [(row, settings) for row, settings in found if _distance(record, settings) == nearest]
 
 
 def _itself(record: Record, settings: Mapping[str, Any]) -> bool:
@@ -123,7 +126,20 @@ def _itself(record: Record, settings: Mapping[str, Any]) -> bool:
 
 
 def _made_for(record: Record, settings: Mapping[str, Any]) -> bool:
-    return str(settings.get("experiment") or "").removeprefix(EXPERIMENT) == record.table
+    return _made(settings) == record.table
+
+
+def _made(settings: Mapping[str, Any]) -> str:
+    """What a run was made for: a table or figure, or nothing."""
+    experiment = str(settings.get("experiment") or "")
+    return experiment.removeprefix(EXPERIMENT) if experiment.startswith(EXPERIMENT) else ""
+
+
+def _distance(record: Record, settings: Mapping[str, Any]) -> int:
+    made = _made(settings)
+    if made == record.table:
+        return 0
+    return 2 if made and made not in tables() else 1
 
 
 def _at_home(record: Record, settings: Mapping[str, Any]) -> bool:

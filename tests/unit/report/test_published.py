@@ -74,7 +74,7 @@ def test_runs_that_were_made_for_the_table_come_before_others_that_fit(tmp_path:
     """Another table varies what this one does not name: its runs fit, and are none of this table's."""
     root = tmp_path / "runs"
     config = {**PAPER, "noise.rho": 0.6, "noise.tau": 0.5, **FEDCORR}
-    for seed, (experiment, best) in enumerate([("paper/fedcorr_table6", 0.7), ("paper/fedcorr_fig9", 0.1)]):
+    for seed, (experiment, best) in enumerate([("paper/fedcorr_table6", 0.7), ("paper/fedcorr_table3", 0.1)]):
         choices = {**CHOICES, "experiment": experiment}
         write_run(root, "fedcorr", [0.1, best], seed=seed, config=config, choices=choices)
     (found,) = comparisons(load(root), "fedcorr_table6")
@@ -82,6 +82,18 @@ def test_runs_that_were_made_for_the_table_come_before_others_that_fit(tmp_path:
     (other,) = comparisons(load(root), "fedcorr_table2")
     (whole,) = [beside for beside in other.cells if beside.record.row == "FedCorr"]
     assert len(whole.values) == 2, "none was made for this one: all that fit"
+
+
+def test_runs_of_a_figure_come_last(tmp_path: Path) -> None:
+    """FedNoRo's figure 4 varies the warm-up, which its table 3 does not name."""
+    config = {**PAPER, "noise.rho": 0.6, "noise.tau": 0.5, **FEDCORR}
+    root = tmp_path / "runs"
+    for seed, (experiment, best) in enumerate([("paper/fedcorr_fig9", 0.1), ("paper/fedcorr_table2", 0.6)]):
+        write_run(root, "fedcorr", [best], seed=seed, config=config, choices={**CHOICES, "experiment": experiment})
+    (found,) = comparisons(load(root), "fedcorr_table6")
+    assert [beside.values for beside in found.cells if beside.record.row == "FedCorr"] == [(pytest.approx(60.0),)]
+    (none,) = comparisons(load(root), "fedcorr_table10")
+    assert len(none.cells) == 1
 
 
 def test_fedcorr_with_another_method_inside_is_not_fedcorrs_row(tmp_path: Path) -> None:
