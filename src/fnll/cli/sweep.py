@@ -18,6 +18,7 @@ from fnll.cli.waiting import waiting
 from fnll.errors import UserError, require, require_integer
 from fnll.harness.config import compose, store_of
 from fnll.harness.status import Status
+from fnll.published import EXPERIMENT
 from fnll.sweep.bundles import bundled
 from fnll.sweep.conductor import Conductor
 from fnll.sweep.display import Plain, Terminal, duration, summarise, told_once
@@ -26,6 +27,7 @@ from fnll.sweep.grid import PlannedRun, expand, shard
 from fnll.sweep.hours import Speeds
 from fnll.sweep.launchers import NAMES, check_store, launcher_of, shared_out, unknown_launcher
 from fnll.sweep.needs import counted, needed
+from fnll.sweep.paper_tables import is_small
 from fnll.sweep.recall import Recall
 from fnll.system.collecting import collecting_rarely
 from fnll.system.files import remove_empty
@@ -55,9 +57,13 @@ def main(argv: Sequence[str]) -> int:
         return _dry_run(console, runs, args.config_dir, grid.settings, args.jobs)
     runs_dir = store_of(compose(runs[0].words, args.config_dir).cfg)
     require(str(grid.settings["launcher"]) in NAMES, unknown_launcher(grid.settings["launcher"]))
+    started, recall = time.monotonic(), Recall(args.config_dir)
+    if absent := _absent(runs, recall):
+        for line in absent:
+            console.print(line, soft_wrap=True, markup=False)
+        return 1
     new = not runs_dir.exists()
     check_store(runs_dir)
-    started, recall = time.monotonic(), Recall(args.config_dir)
     try:
         chosen = launcher_of(grid.settings, runs, args.jobs, runs_dir)
     except UserError:
@@ -75,6 +81,16 @@ def main(argv: Sequence[str]) -> int:
     if args.report:
         _report(runs_dir, args.report)
     return int(any(outcome.kind is Ending.FAILED for outcome in outcomes.values()))
+
+
+def _absent(runs: Sequence[PlannedRun], recall: Recall) -> list[str]:
+    """What a paper's table lacks if none of its data are here: said once, and not by hundreds of failures."""
+    words = runs[0].words
+    if is_small(words) or not any(word.startswith(f"experiment={EXPERIMENT}") for word in words):
+        return []
+    with waiting(f"looking for the data of {len(runs)} runs ..."):
+        data = needed(runs, recall.compose, recall.load)
+    return [str(one) for one in data] if all(one.missing for one in data) else []
 
 
 def _parser() -> argparse.ArgumentParser:

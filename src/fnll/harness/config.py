@@ -140,7 +140,7 @@ def papers_words(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> list
                 "no paper has settings for method=%(method)s on dataset=%(dataset)s; the shared ones are used", choices
             )
         else:
-            log.warning("%s is called %s since 0.3", word, done[place])
+            log.warning("%s is called %s since 0.2", word, done[place])
     return done
 
 

@@ -1,4 +1,4 @@
-"""The papers' worlds: which there are, whom they compare, and what the presets of 0.2 are called now."""
+"""The papers' worlds: which there are, whom they compare, and what the presets of 0.1 are called now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fnll.errors import UserError, nearest
 
 GROUP = "paper"
 NONE = "none"
-HOMES = {  # whose settings a preset of 0.2 had, by data set
+HOMES = {  # whose settings a preset of 0.1 had, by data set
     "cifar10": "fedcorr",
     "cifar100": "fedcorr",
     "clothing1m": "fedcorr",
@@ -37,7 +37,7 @@ def compared(world: str, folders: Iterable[Path]) -> list[str] | None:
 
 
 def of_preset(preset: str, method: str, dataset: str, folders: Iterable[Path]) -> str:
-    """The world that a preset of 0.2 is now; `none` where `paper` was asked for and no paper has settings."""
+    """The world that a preset of 0.1 is now; `none` where `paper` was asked for and no paper has settings."""
     folders = list(folders)
     if preset == "shared":
         return NONE

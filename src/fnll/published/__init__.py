@@ -25,6 +25,7 @@ import yaml
 
 from fnll.errors import UserError, nearest
 
+EXPERIMENT = "paper/"  # experiments of this name run a table or figure as printed
 PAPERS = ("fedcorr", "fedrn", "fednoro", "fedfixer")
 OF_THE_NUMBER = ("metric", "select", "target")  # what is measured, unlike settings of a run
 VALUE = re.compile(r"(?P<value>-?[\d.]+)(±(?P<spread>[\d.]+))?(\((?P<ratio>[\d.]+)\))?")

@@ -13,13 +13,12 @@ import pandas as pd
 
 from fnll.errors import UserError
 from fnll.harness.status import Status
-from fnll.published import Printed, Record, differences, matches, table, tables
+from fnll.published import EXPERIMENT, Printed, Record, differences, matches, table, tables
 from fnll.report.cells import method_name, show
 from fnll.report.folders import StoredRun, read_run
 from fnll.report.measured import values_of
 from fnll.report.store import Store
 
-EXPERIMENT = "paper/"  # experiments of this name run a paper's table as printed
 TELLING = ("dataset", "model")  # a run with others of these is compared only with a table that was asked for by name
 
 

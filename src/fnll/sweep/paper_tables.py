@@ -24,6 +24,11 @@ def is_table(cells: Any) -> bool:
     return isinstance(cells, list) and any(isinstance(cell, dict) and "rows" in cell for cell in cells)
 
 
+def is_small(words: Sequence[str]) -> bool:
+    """Whether a run is of `size=mini`, which needs no data of a paper's."""
+    return any(word.startswith(f"{PAPER}=") and _value(word).partition("/")[2].startswith(MINI) for word in words)
+
+
 def selected(cells: Sequence[Assignment], own: Words) -> tuple[list[Assignment], Words]:
     """The cells of a table that words ask for, and the words that are not about its cells.
 

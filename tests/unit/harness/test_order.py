@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fnll.errors import UserError
+from fnll.harness import observer as observing
 from fnll.harness import prepare as preparing
 from fnll.harness.config import compose
 from fnll.harness.evaluate import TestSet
 from fnll.harness.prepare import prepare
+from fnll.harness.run_folder import RunFolder
 from fnll.images import InMemory, Transform
 from fnll.models import cnn4conv, small_cnn
 from fnll.net import batch_dependent
@@ -21,6 +25,7 @@ from fnll.scenario.noise.official import RhoTauOfficial
 from fnll.scenario.partition.official import DirichletOfficial, IidOfficial
 from fnll.scenario.partition.partitions import Iid
 from fnll.seeding import scoped, walk
+from fnll.testing import TinyWorld, subject_of
 from fnll.tools import predict
 from fnll.types import Client, Samples
 
@@ -114,3 +119,27 @@ def test_official_laws_that_no_order_can_change_are_not_refused():
     noise = RhoTauOfficial(0.5, 0.5, "all", None)
     scenario, _ = build(by_class("type this"), IidOfficial(None), noise, num_clients=2, seed=0)
     assert np.unique(np.concatenate(scenario.shards)).size == 200
+
+
+@pytest.mark.parametrize(("model", "mixed"), [("cnn4conv", True), ("small_cnn", False)])
+def test_a_run_judges_batch_dependent_networks_on_mixed_batches(model, mixed, tmp_path, monkeypatch):
+    """Test set, held-out part and diagnostics of a whole run, not only the functions that can."""
+    words = [
+        "method=fedavg", f"model={model}", "dataset=synthetic", "dataset.size=16", "dataset.validation=0.2",
+        "num_clients=3", f"runs_dir={tmp_path}",
+    ]  # fmt: skip
+    told = []
+    monkeypatch.setattr(observing, "Diagnostics", lambda *_, shuffled, **__: told.append(shuffled))
+    run = prepare(compose(words))
+    observer = observing.Observer(run, RunFolder(tmp_path), None, [], overlap=False)
+    told += [observer.test.shuffled, observer.validation.shuffled]
+    assert told == [mixed] * 3
+
+
+def test_rofl_sees_its_samples_in_mixed_batches():
+    """Features by the batch statistics of mixed batches, handed on in the samples' order."""
+    who = client()
+    net = network(cnn4conv, width=4)
+    method = replace(subject_of("rofl").method(TinyWorld()), eval_augment=False, eval_batch_size=10)
+    _, logits = method._seen(net, who)
+    assert torch.equal(logits, predict(net, who, size=10))

@@ -6,6 +6,7 @@ puts them together likewise is tried on some, and on all by a slow test.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -217,6 +218,14 @@ def test_all_tables_and_figures_of_the_papers_are_there():
     wanted |= {f"fednoro_table{i}" for i in range(1, 5)} | {"fednoro_fig3", "fednoro_fig4"}
     wanted.add("fedfixer_mnist")  # logs of a released code
     assert here == wanted == set(TABLES)
+
+
+def test_the_docs_list_every_table_with_its_cells_and_runs():
+    text = (Path(__file__).parents[3] / "docs" / "papers.md").read_text()
+    rows = re.findall(r"^\|[^|]*\| `paper/(\w+)` \|[^|]*\| (\d+) \| (\d+) \|[^|]+\|$", text, re.MULTILINE)
+    listed = {name: (int(count), int(grid)) for name, count, grid in rows}
+    assert len(rows) == len(listed)
+    assert listed == {name: (len(cells(name)), len(runs(name))) for name in TABLES}
 
 
 def test_words_select_cells_of_a_table():

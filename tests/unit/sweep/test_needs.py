@@ -24,6 +24,16 @@ def test_data_that_is_missing_is_said_once_with_where_it_goes(tmp_path, monkeypa
     assert "CIFAR-100" in lines[2]
 
 
+def test_a_table_without_its_data_is_not_begun(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FNLL_DATA", str(tmp_path / "data"))
+    words = ["experiment=paper/fedcorr_fig4", "method=median", "seed=0", f"runs_dir={tmp_path / 'runs'}"]
+    assert main(["sweep", *words]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert "data is missing, for 4 runs. CIFAR-10: " in lines[0]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_grid_is_counted_and_its_data_looked_for_once():
     runs = expand(["experiment=paper/fedcorr_table6", "size=mini", "noise.rho=0.6", "method.beta=0.0"]).runs
     assert counted(runs) == "6 runs: 2 cells, 3 seeds"
