@@ -1,4 +1,4 @@
-"""The papers' tables at `size=mini` beside the printed numbers, a line for each printed cell.
+"""The papers' tables at `size=mini` beside the printed numbers.
 
     python experiments/papers_mini/tables.py RUNS fednoro_table4 ...
 
@@ -31,19 +31,29 @@ def freeze() -> ModuleType:
 
 
 def shown(found: Comparison) -> str:
-    """One table as Markdown."""
-    lines = [
-        f"**{found.printed.name}** ({found.printed.title})",
-        "",
-        "| row | column | number | ours | printed | runs |",
-        "|---|---|---|---|---|---|",
-    ]
+    """One table as Markdown: ours over seeds, and the printed number in brackets."""
+    rows: dict[str, dict[str, str]] = {}
     for cell in found.cells:
-        ours = f"{cell.mean:.2f} ± {cell.std:.2f}" if len(cell.values) > 1 else f"{cell.mean:.2f}"
-        printed = "–" if cell.record.value is None else f"{cell.record.value:.2f}"
         record = cell.record
-        facts = (record.row, record.column, record.select, ours, printed, str(len(cell.values)))
-        lines.append(f"| {' | '.join(facts)} |")
+        column = (
+            record.column if found.printed.records[0].select == record.select else f"{record.column}, {record.select}"
+        )
+        ours = (
+            f"{cell.mean:.2f} ± {cell.std:.2f}"
+            if len(cell.values) > 1 and not record.mean_of_row
+            else f"{cell.mean:.2f}"
+        )
+        printed = "–" if record.value is None else f"{record.value:.2f}"
+        rows.setdefault(record.row, {})[column] = f"{ours} ({printed})"
+    columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
+    seeds = sorted({len(cell.values) for cell in found.cells if not cell.record.mean_of_row})
+    lines = [
+        f"**{found.printed.name}** ({found.printed.title}); ours over {' or '.join(map(str, seeds))} seeds (printed)",
+        "",
+        f"| | {' | '.join(columns)} |",
+        f"|---{'|---' * len(columns)}|",
+        *(f"| {row} | {' | '.join(cells.get(column, '') for column in columns)} |" for row, cells in rows.items()),
+    ]
     alike, pairs = ordered(found)
     return "\n".join([*lines, "", f"Of {pairs} pairs of rows in one column, ours orders {alike} as printed.", ""])
 
