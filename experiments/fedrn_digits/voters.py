@@ -19,9 +19,10 @@ from pathlib import Path
 import pandas as pd
 import torch
 from by_noise_rate import BANDS
-from torch import Tensor, nn
+from torch import Tensor
 
 from fnll.executors import Serial
+from fnll.executors.jobs import answered
 from fnll.federation import Federation
 from fnll.harness.checkpoint import Checkpoints
 from fnll.harness.config import compose
@@ -63,14 +64,14 @@ def ballots(
     method: FedRN, client: Client, nets: Sequence[dict[str, Tensor]], scores: Sequence[float], right: Tensor
 ) -> dict[str, Tensor]:
     """What the voters call clean, as masks."""
-    own = method.posterior(method.net.load(nets[0]), client)
+    own = posterior(method, nets[0], client)
     chosen = own > 0.5
     everyone = torch.ones_like(chosen)
     auxiliary = client.subset(chosen if chosen.any() else everyone)
     ideal = client.subset(right if right.any() else everyone)
-    received = [method.posterior(method.net.load(peer), client) for peer in nets[1:]]
-    after = [method.posterior(tuned(method, peer, client, auxiliary), client) for peer in nets[1:]]
-    told = [method.posterior(tuned(method, peer, client, ideal), client) for peer in nets[1:]]
+    received = [posterior(method, peer, client) for peer in nets[1:]]
+    after = [posterior(method, peer, client, auxiliary) for peer in nets[1:]]
+    told = [posterior(method, peer, client, ideal) for peer in nets[1:]]
     among = shares(scores[1:])
     return {
         "own": chosen,
@@ -81,13 +82,13 @@ def ballots(
     }
 
 
-def tuned(method: FedRN, peer: dict[str, Tensor], client: Client, auxiliary: Client) -> nn.Module:
-    """A neighbour's network after its head saw the auxiliary set, as FedRN does it."""
-    net = method.net.load(peer)
-    if method.finetune_epochs:
+def posterior(method: FedRN, weights: dict[str, Tensor], client: Client, auxiliary: Client | None = None) -> Tensor:
+    """What a network says of the client's labels, once its head saw the auxiliary set, if there is one, as in FedRN."""
+    net = method.net.load(weights)
+    if auxiliary is not None and method.finetune_epochs:
         spec = replace(method.local, epochs=method.finetune_epochs, keep_optimizer=False)
         fit(Fit(HeadTuning(net, spec, client.t, body_mode=method.body_mode), auxiliary, ("head",)))
-    return net
+    return answered(method.posterior(net, client))
 
 
 def pooled(pairs: pd.Series) -> str:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from fnll.executors.jobs import met
+from fnll.executors.jobs import answered
 
 
 def done(job: Any) -> Any:
     """What a started job comes to: `job` itself, or what the generator returns once its requests are met."""
-    if not isinstance(job, Generator):
-        return job
-    try:
-        request = next(job)
-        while True:
-            request = job.send(met(request))
-    except StopIteration as end:
-        return end.value
+    return answered(job) if isinstance(job, Generator) else job

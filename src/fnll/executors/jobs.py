@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fnll.errors import NotFiniteError
-from fnll.local import Fit, Predict, Request, Trained, Training
+from fnll.local import Asking, Fit, Predict, Request, Result, Trained, Training
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import Streams, lent
 from fnll.tools import TwoComponents, predict, two_component_gmm
@@ -48,6 +48,17 @@ def met(request: Request) -> Answer:
         tol=request.tol,
         max_iter=request.max_iter,
     )
+
+
+def answered(asking: Asking[Result]) -> Result:
+    """What a part of a job comes to, its requests met one by one."""
+    try:
+        request = next(asking)
+        while True:
+            request = asking.send(met(request))
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 class Started:
