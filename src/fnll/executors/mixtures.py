@@ -18,6 +18,7 @@ from fnll.tools.mixture import EMPTY, FLAT, TwoComponents, seeded
 
 AT_ONCE = 1 << 15  # values in one table: more would not stay in the caches
 TINY = 10 * np.finfo(np.float64).eps  # scikit-learn adds it to what belongs to a component
+TIED = 1e-12  # of the largest value: means less apart than this are put in order by rounding alone
 KMEANS_STEPS, KMEANS_TOL = 300, 1e-4  # those of scikit-learn's KMeans
 
 
@@ -39,7 +40,12 @@ class Components(NamedTuple):
 
 
 def split_together(requests: Sequence[Split]) -> list[TwoComponents | None]:
-    """The mixtures of requests with the same limits; None where `two_component_gmm` has to say why there is none."""
+    """The mixtures of requests with the same limits; None where `two_component_gmm` has to say.
+
+    That is where there is none, and where rounding would decide which component is the low one.
+    """
+    if requests[0].max_iter < 1:
+        return [None] * len(requests)
     values = [np.asarray(request.values.detach().cpu(), dtype=np.float64) for request in requests]
     found: dict[int, TwoComponents] = {}
     for block in _blocks(values):
@@ -69,7 +75,7 @@ def _separable(values: np.ndarray) -> bool:
 
 
 def _fitted(values: Sequence[np.ndarray], requests: Sequence[Split]) -> dict[int, TwoComponents]:
-    """The mixtures by row, without those in which a component came to nothing."""
+    """The mixtures by row, without those in which a component came to nothing, or both to the same."""
     sizes = np.array([len(own) for own in values])
     inside = np.arange(sizes.max()) < sizes[:, None]
     x = np.zeros(inside.shape)
@@ -79,6 +85,7 @@ def _fitted(values: Sequence[np.ndarray], requests: Sequence[Split]) -> dict[int
         high = _two_means(table, [request.seed for request in requests])
         (weights, means, variances), high = _maximised(table, high, requests[0])
         sound = (variances.min(axis=0) > 0) & (weights.min(axis=0) >= EMPTY)
+        sound &= np.abs(means[1] - means[0]) > TIED * np.abs(x).max(axis=1)
     order = np.where(means[0] <= means[1], [[0], [1]], [[1], [0]])
     centres, spread, mass = (
         torch.from_numpy(np.take_along_axis(part, order, axis=0).T) for part in (means, variances, weights)

@@ -85,3 +85,24 @@ def test_a_component_without_variance_is_left_to_the_single_one():
     request = Split(torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0]), seed=0, reg_covar=0.0)
     assert split_together([request, request]) == [None, None]
     assert alone(request).degenerate is not None
+
+
+@pytest.mark.parametrize(
+    ("centre", "spread", "limits"),
+    [(0.0, 1e-7, {}), (0.0, 1e-6, {"reg_covar": 5e-4, "tol": 1e-2}), (2.3, 1e-5, {"reg_covar": 5e-4, "tol": 1e-2})],
+)
+def test_components_that_fall_together_are_left_to_the_single_one(centre, spread, limits):
+    """Losses of a client that the network knows by heart: which component is the low one is decided by rounding."""
+    requests = [
+        Split(torch.from_numpy(centre + spread * numpy_rng(seed, "flat").exponential(size=40)), seed=seed, **limits)
+        for seed in range(60)
+    ]
+    found = split_together(requests)
+    assert sum(mixture is None for mixture in found) > 30
+    for request, mixture in zip(requests, found, strict=True):
+        if mixture is not None:
+            assert_alike(mixture, alone(request))
+
+
+def test_no_steps_at_all_are_left_to_the_single_one():
+    assert split_together([Split(losses(7), seed=7, max_iter=0)] * 2) == [None, None]
