@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from fnll.executors.program import Programs
 
-OFTEN = 10  # trainings of a kind before its traced steps are compared only now and then
+OFTEN = 10  # times that requests of a kind are met before what is done together is compared only now and then
 
 
 class NotTogetherError(Exception):
-    """Why clients must train alone, found out in their first step."""
+    """Why requests have to be met one by one, found out when they were first met together."""
 
 
 class DifferentNumbersError(Exception):
@@ -23,18 +23,18 @@ class DifferentNumbersError(Exception):
 class Habits:
     """What an executor has learned about the losses it has met."""
 
-    alone: dict[type, str] = field(default_factory=dict)  # modules that need a step of their own, and why
+    alone: dict[Hashable, str] = field(default_factory=dict)  # kinds of requests that are met one by one, and why
     strict: set[Hashable] = field(default_factory=set)  # kinds whose lanes must have equal numbers
     unpadded: set[Hashable] = field(default_factory=set)  # kinds whose losses count padding
     programs: Programs = field(default_factory=Programs)
     checked: set[Hashable] = field(default_factory=set)  # kinds of steps whose traced form was ever compared
     numbers: dict[Hashable, int] = field(default_factory=dict)  # long keys by short ones
-    trainings: Counter[int] = field(default_factory=Counter)  # of blocks of each kind
+    times: Counter[int] = field(default_factory=Counter)  # that each kind was met
 
     def doubts(self, kind: int) -> bool:
-        """Whether traced steps of this kind are to be compared once more: in ten trainings, then in every tenth."""
-        self.trainings[kind] += 1
-        return self.trainings[kind] <= OFTEN or self.trainings[kind] % OFTEN == 0
+        """Whether what was done together is to be compared once more: ten times, then every tenth."""
+        self.times[kind] += 1
+        return self.times[kind] <= OFTEN or self.times[kind] % OFTEN == 0
 
     def number(self, key: Hashable) -> int:
         """A short name of `key`."""

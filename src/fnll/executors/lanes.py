@@ -22,6 +22,8 @@ from fnll.executors.stacked import STACKED
 from fnll.local import FULL, Classifier, Fit
 from fnll.training import configured, place
 
+PLAIN = {bool, int, float, str, type(None)}
+MACHINERY = frozenset(vars(nn.Module()))  # attributes that every module has
 HOOKS = ("training_step", "on_train_epoch_start", "on_train_epoch_end")  # what only one client at a time can have
 
 
@@ -84,7 +86,8 @@ def lane_of(request: Fit, owners: dict[int, Hashable] | None = None) -> Lane | s
     fixed = {name: tensor for name, tensor in tensors.items() if name not in moved}
     leaves, tree = tree_flatten(attributes(module))
     key = (
-        tuple(type(part) for part in parts),
+        type(module),
+        built(parts[1:]),
         tuple(part.training for part in parts),
         tuple((name, t.shape, t.dtype) for name, t in tensors.items()),
         tuple(moved),
@@ -133,6 +136,29 @@ def tensors_of(named: Sequence[tuple[str, nn.Module]]) -> dict[str, Tensor]:
         for name, tensor in own.items()
         if tensor is not None
     }
+
+
+def built(parts: Sequence[nn.Module]) -> Hashable:
+    """What networks are but for their tensors: equal if they compute alike."""
+    return tuple(
+        (
+            type(part),
+            tuple(
+                (name, value if type(value) in PLAIN else itself(value))
+                for name, value in vars(part).items()
+                if name not in MACHINERY
+            ),
+        )
+        for part in parts
+    )
+
+
+def hooked(parts: Sequence[nn.Module]) -> bool:
+    """Whether somebody listens to what passes through a network: to one lane, or to none, if it is stacked."""
+    return any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+        for part in parts
+    )
 
 
 def is_number(leaf: Any) -> bool:
@@ -186,10 +212,14 @@ def _why_not(module: Classifier, parts: Sequence[nn.Module]) -> str | None:
 
 
 def _why_not_network(parts: Sequence[nn.Module]) -> str | None:
+    if hooked(parts):
+        return "parts of it have hooks"
     seen: set[int] = set()
     for part in parts:
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training:
             return "dropout draws for one client at a time"
+        if isinstance(part, nn.RNNBase):
+            return "recurrent layers cannot be vectorised"
         if part.training and "running_mean" in part._buffers and part._buffers["running_mean"] is not None:
             return "BatchNorm's running statistics cannot be vectorised"
         own = [id(parameter) for parameter in part._parameters.values() if parameter is not None]

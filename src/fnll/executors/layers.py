@@ -28,14 +28,11 @@ def stacked_layers(module: nn.Module) -> Iterator[None]:
     chains = list(_chains(module))
     for chain in chains:
         chain.forward = partial(_forward, chain)
-    hooks = [_channels_last(part) for part in module.modules() if isinstance(part, nn.MaxPool2d)]
     try:
         yield
     finally:
         for chain in chains:
             del chain.forward
-        for hook in hooks:
-            hook.remove()
 
 
 def _chains(module: nn.Module) -> Iterator[nn.Module]:
@@ -116,25 +113,23 @@ def _convolution(layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sta
 
 def _each(layer: nn.Module, x: Tensor, weight: None, bias: None, stacked: bool) -> Tensor:
     """A layer without parameters treats every sample of every lane alike."""
-    result: Tensor = layer(x.flatten(0, 1))
+    # Not `layer(...)`: where it stands by itself, that is this very step.
+    result: Tensor = type(layer).forward(layer, x.flatten(0, 1))
     return result.unflatten(0, x.shape[:2])
+
+
+def _max_pool(layer: nn.Module, x: Tensor, weight: None, bias: None, stacked: bool) -> Tensor:
+    """With channels last, since on the CPU the other way takes five times as long."""
+    return _each(layer, x.movedim(-3, -1).contiguous().movedim(-1, -3), weight, bias, stacked)
 
 
 LAYERS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Linear: _linear,
     nn.Conv2d: _convolution,
+    nn.MaxPool2d: _max_pool,
     **dict.fromkeys(
-        (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Identity, nn.Tanh, nn.Sigmoid,
-         nn.LeakyReLU, nn.ELU, nn.GELU),
+        (nn.ReLU, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Identity, nn.Tanh, nn.Sigmoid, nn.LeakyReLU,
+         nn.ELU, nn.GELU),
         _each,
     ),
 }  # fmt: skip
-
-
-def _channels_last(layer: nn.MaxPool2d) -> Any:
-    """Vectorised convolutions leave channels first, where max-pooling on the CPU takes five times as long."""
-
-    def moved(_: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor | None:
-        return inputs[0].movedim(-3, -1).contiguous().movedim(-1, -3) if inputs else None
-
-    return layer.register_forward_pre_hook(moved)

@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, TypeVar
 
 import torch
@@ -67,16 +68,36 @@ class Stacker:
                 else:
                     self._say(jobs[i].call, lane)
                     jobs[i].resume(jobs[i].alone())
-            for members in splits.values():
-                _answer(members, split_together)
+            for kind, members in splits.items():
+                self._answer(kind, members, split_together)
             for kind, asked in predictions.items():
-                _answer(asked, predict_together if kind is not None else None)
+                doubts = self.habits.doubts(self.habits.number(kind))
+                self._answer(kind, asked, partial(predict_together, doubts=doubts))
             for group in fits.values():
                 self._train(jobs, group)
 
     def _lane(self, request: Fit, owners: dict[int, Hashable]) -> Lane | str:
-        known = self.habits.alone.get(type(request.module))
-        return known if known is not None else lane_of(request, owners)
+        lane = lane_of(request, owners)
+        return lane if isinstance(lane, str) else self.habits.alone.get(lane.key, lane)
+
+    def _answer(
+        self,
+        kind: Hashable,
+        asked: Sequence[tuple[Started, Asked]],
+        together: Callable[[Sequence[Asked]], Sequence[Answer | None]],
+    ) -> None:
+        """Meet requests of one kind together; by themselves those that this leaves open, and all if there is no way."""
+        answers: Sequence[Answer | None] = [None] * len(asked)
+        reason = None
+        if len(asked) > 1 and kind is not None and kind not in self.habits.alone:
+            try:
+                answers = together([request for _, request in asked])
+            except Exception as error:
+                reason = _reason(error)
+        for (job, _), answer in zip(asked, answers, strict=True):
+            job.resume(job.alone() if answer is None else answer)  # fails here if it was not the company's fault
+        if reason is not None:
+            self._leave(kind, asked[0][0].call, reason)
 
     def _train(self, jobs: list[Started], group: Sequence[tuple[int, Lane]]) -> None:
         """Meet the requests of a group; jobs whose trainings do not go together start again, each by itself."""
@@ -84,19 +105,24 @@ class Stacker:
             ((i, _),) = group
             jobs[i].resume(jobs[i].alone())
             return
+        key = group[0][1].key
         try:
             results = train_together([lane for _, lane in group], self.habits)
         except DifferentNumbersError:
-            self.habits.strict.add(group[0][1].key)  # they still wait, and are grouped by their numbers next time
+            self.habits.strict.add(key)  # they still wait, and are grouped by their numbers next time
             return
-        except NotTogetherError as reason:
-            self.habits.alone[type(group[0][1].module)] = str(reason)
-            self._say(jobs[group[0][0]].call, str(reason))
+        except Exception as error:
             for i, _ in group:
-                jobs[i] = finished(jobs[i].again())
+                jobs[i] = finished(jobs[i].again())  # fails here if it was not the company's fault
+            self._leave(key, jobs[group[0][0]].call, _reason(error))
             return
         for (i, _), trained in zip(group, results, strict=True):
             jobs[i].resume(trained)
+
+    def _leave(self, kind: Hashable, call: Call, reason: str) -> None:
+        """From now on requests of this kind are met one by one."""
+        self.habits.alone[kind] = reason
+        self._say(call, reason)
 
     def _say(self, call: Call, reason: str) -> None:
         if (call.name, reason) not in self.alone:
@@ -104,15 +130,10 @@ class Stacker:
             log.info(in_words(call.name, reason))
 
 
-def _answer(
-    asked: Sequence[tuple[Started, Asked]], together: Callable[[Sequence[Asked]], Sequence[Answer | None]] | None
-) -> None:
-    """Meet requests of one kind together; by themselves those that this leaves open, and all if there is no way."""
-    answers: Sequence[Answer | None] = [None] * len(asked)
-    if len(asked) > 1 and together is not None:
-        answers = together([request for _, request in asked])
-    for (job, _), answer in zip(asked, answers, strict=True):
-        job.resume(job.alone() if answer is None else answer)
+def _reason(error: Exception) -> str:
+    if isinstance(error, NotTogetherError):
+        return str(error)
+    return f"it cannot be vectorised ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
 
 
 @dataclass
@@ -126,7 +147,7 @@ class Vectorised:
     stacker: Stacker = field(default_factory=Stacker)
     exact = False
     numerics = "vectorised"
-    revision = 6  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
+    revision = 7  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
 
     def __post_init__(self) -> None:
         check_fields(self, "executor")

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fnll.executors import predictions
+from fnll.executors.habits import NotTogetherError
 from fnll.executors.jobs import met
 from fnll.executors.predictions import kind_of, predict_together
 from fnll.images import HorizontalFlip, Transform
@@ -91,5 +92,77 @@ def test_what_looks_at_the_batch_or_at_nothing_is_met_alone():
     assert kind_of(request) is None
 
 
-def test_what_cannot_be_vectorised_is_left_open():
-    assert predict_together(asked(Net.of(branching, num_classes=4, input_shape=SHAPE))) == [None] * 3
+def test_what_cannot_be_vectorised_says_so():
+    with pytest.raises(RuntimeError, match="vmap"):
+        predict_together(asked(Net.of(branching, num_classes=4, input_shape=SHAPE)))
+
+
+def leaky(*, num_classes, input_shape, slope):
+    return Network(nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.LeakyReLU(slope)), nn.Linear(8, num_classes))
+
+
+def dilated(*, num_classes, input_shape, padding, dilation):
+    layers = nn.Conv2d(1, 2, 2, padding=padding, dilation=dilation), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return Network(nn.Sequential(*layers), nn.Linear(2, num_classes))
+
+
+class Scaled(Network):
+    def __init__(self, num_classes, scale):
+        super().__init__(nn.Flatten(), nn.Linear(16, num_classes))
+        self.scale = scale
+
+    def forward(self, x):
+        return self.scale * super().forward(x)
+
+
+def scaled(*, num_classes, input_shape, scale):
+    return Scaled(num_classes, scale)
+
+
+@pytest.mark.parametrize(
+    ("build", "one", "other"),
+    [
+        (leaky, {"slope": 0.01}, {"slope": 0.9}),
+        (dilated, {"padding": 0, "dilation": 1}, {"padding": 1, "dilation": 2}),
+        (scaled, {"scale": 1.0}, {"scale": 2.0}),
+    ],
+)
+def test_networks_that_compute_otherwise_are_of_another_kind(build, one, other):
+    nets = [Net.of(build, num_classes=4, input_shape=SHAPE, **settings) for settings in (one, one, other)]
+    first, same, different = [kind_of(request) for net in nets for request in asked(net, sizes=(3,))]
+    assert first == same != different
+
+
+def test_a_network_that_somebody_listens_to_is_met_alone():
+    (request,) = asked(NETS["mlp"], sizes=(3,))
+    assert kind_of(request) is not None
+    request.net.head.register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert kind_of(request) is None
+
+
+class Centred(Network):
+    """Looks at its batch, which nothing but its answers tells."""
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.head(x - x.mean(0))
+
+
+def centred(*, num_classes, input_shape):
+    return Centred(nn.Flatten(), nn.Linear(16, num_classes))
+
+
+@pytest.mark.parametrize(("sizes", "size"), [((12, 3, 7), 512), ((6, 6, 6), 4)], ids=["padding", "parts"])
+def test_a_network_that_looks_at_its_batch_is_found_out(sizes, size):
+    with pytest.raises(NotTogetherError, match="depends on the others"):
+        predict_together(asked(Net.of(centred, num_classes=4, input_shape=SHAPE), sizes=sizes, size=size))
+
+
+def test_weights_that_are_not_finite_disturb_nobody():
+    requests = asked(NETS["mlp"])
+    with torch.no_grad():
+        requests[1].net.head.weight.fill_(float("nan"))  # the shortest, which is looked at more closely
+    found = predict_together(requests)
+    assert found[1].isnan().all()
+    for k in (0, 2):
+        torch.testing.assert_close(found[k], met(requests[k]), rtol=1e-5, atol=1e-6)

@@ -13,7 +13,7 @@ from fnll.executors.lanes import itself
 from fnll.executors.layers import stacked_layers
 from fnll.executors.program import Programs
 from fnll.executors.rows import PADDING, Row, padded
-from fnll.executors.together import Block, block_size
+from fnll.executors.together import Block, _close, block_size
 from fnll.executors.vectorised import Vectorised
 from fnll.local import Classifier
 from fnll.methods.fedavg import FedAvg
@@ -252,6 +252,40 @@ def test_chains_of_layers_share_or_own_their_parameters():
         shared = torch.func.vmap(lambda x: net(x))(x)
     assert torch.allclose(shared, torch.stack([net(part) for part in x]), atol=1e-6)
     assert "forward" not in vars(net)
+
+
+class Lone(nn.Module):
+    """Layers without parameters that stand by themselves, as in most networks that people write."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool, self.act, self.norm = nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.LayerNorm(2)
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.act(self.pool(self.conv(x))).flatten(1)))
+
+
+def test_layers_that_stand_by_themselves_are_stacked():
+    torch.manual_seed(0)
+    nets = [Lone() for _ in range(4)]
+    x = torch.randn(4, 5, 1, 4, 4)
+    stacks = {
+        name: torch.stack([net.get_parameter(name).detach() for net in nets]) for name, _ in Lone().named_parameters()
+    }
+    with stacked_layers(nets[0]):
+        found = torch.func.vmap(lambda own, x: torch.func.functional_call(nets[0], own, (x,)))(stacks, x)
+    assert torch.allclose(found, torch.stack([net(part) for net, part in zip(nets, x, strict=True)]), atol=1e-6)
+
+
+def test_lanes_that_are_not_finite_prove_nothing():
+    """A run that diverges must not decide how others are trained."""
+    nan, loss, gradient = float("nan"), torch.tensor([1.0, 2.0]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    lost = [torch.tensor([nan, 2.0]), torch.tensor([[nan, 0.0], [0.0, 1.0]])]
+    assert _close([loss, gradient], lost, 0.0)
+    assert _close([torch.full((2,), nan), gradient * nan], [torch.full((2,), nan), gradient], 0.0)
+    assert not _close([loss, gradient + 1], lost, 0.1)
+    assert not _close([torch.full((2,), nan), gradient], [loss, gradient], 0.1)
 
 
 def test_padding_has_no_label_and_real_pixels():
