@@ -14,6 +14,7 @@ from fnll.sweep.abreast import Abreast
 from fnll.sweep.events import Begun, Ended, Ending, Evaluated, Said
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.perform import perform
+from fnll.testing import subject_of
 
 METHODS = sorted(options("method"))
 WORLD = (
@@ -105,15 +106,33 @@ def test_what_does_not_stack_is_said_once(tmp_path):
     assert line.startswith("executor=vectorised does job train one client at a time: ")
 
 
+def staged(name):
+    """Words under which six rounds take a method through its stages, with every client of a run in one step."""
+    return ("rounds=6", "fraction=1.0", *(f"method.{key}={value}" for key, value in subject_of(name).short_run.items()))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedcorr", "fedrn"])  # what they ask for: training, predictions, mixtures
+def test_clients_of_several_runs_agree_with_each_run_alone(tmp_path, name):
+    check_company(tmp_path, name, *staged(name))
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("words", [LONGER, ("model=small_cnn", "model.width=2", "model.hidden=6")], ids=["mlp", "cnn"])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_agrees_with_itself_in_any_company(tmp_path, name):
-    """Alone, and among forty lanes: the tolerance that docs/speed.md states."""
-    for seed in range(2):
-        assert perform(planned(tmp_path / "alone", name, seed, *LONGER), lambda event: None).kind is Ending.FINISHED
-    company = [planned(tmp_path / "others", "fedavg", seed, *LONGER) for seed in range(8)]
-    together([*company, *(planned(tmp_path / "company", name, seed, *LONGER) for seed in range(2))])
-    agree(losses(tmp_path / "alone"), losses(tmp_path / "company"))
+def test_every_method_agrees_with_itself_in_any_company(tmp_path, name, words):
+    """Alone, among sixteen lanes of its own kind and others, and in another order: what docs/speed.md states."""
+    check_company(tmp_path, name, *staged(name), *words)
+
+
+def check_company(tmp_path, name, *words):
+    for seed in range(4):
+        assert perform(planned(tmp_path / "alone", name, seed, *words), lambda event: None).kind is Ending.FINISHED
+    for place, seeds in (("company", (0, 1, 2, 3)), ("order", (3, 1, 2, 0))):
+        plain = [word for word in words if not word.startswith("method.")]
+        others = [planned(tmp_path / f"{place}-others", other, 9, *plain) for other in ("fedavg", "poc")]
+        said, _ = together([others[0], *(planned(tmp_path / place, name, seed, *words) for seed in seeds), others[1]])
+        assert all(outcome(events).kind is Ending.FINISHED for events in said.values())
+        agree(losses(tmp_path / "alone"), losses(tmp_path / place))
 
 
 def test_typed_twice_from_scratch_gives_the_same_bits(tmp_path):
