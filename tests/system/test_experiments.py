@@ -80,6 +80,16 @@ def test_the_sizes_of_the_grids_are_the_papers() -> None:
     assert cells("h_idn") == 1 + 4 * 2  # FedNoRo, table 1
 
 
+def test_the_oracle_of_fedrns_noise_is_the_papers() -> None:
+    """It drops the samples with wrong labels; `oracle_true_labels` would train on more than anybody has there."""
+    oracles = {run.method for run in expand(["experiment=ramp"]).runs if run.method.startswith("oracle")}
+    assert oracles == {"oracle_drop_noisy"}
+
+
+def test_fednoros_small_cells_count_rounds_as_it_does() -> None:
+    assert compose(["paper=fednoro/mini", "method=fedcorr"]).cfg.budget == "rounds"
+
+
 def test_the_demo_shows_each_method_in_its_papers_regime_for_the_same_budget() -> None:
     runs = expand(["experiment=demo", "seed=0"]).runs
     found = {

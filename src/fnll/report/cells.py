@@ -65,7 +65,7 @@ def arrange(runs: Sequence[StoredRun]) -> tuple[list[Place], list[Cell]]:
     points = [tuple(s.get(k) for k in keys) for s in settings]
     distinct = sorted(dict.fromkeys(points), key=lambda point: [sortable(v) for v in point])
     cells = dict(zip(distinct, _cells([dict(zip(keys, point, strict=True)) for point in distinct]), strict=True))
-    rows = _rows(names, points, [{k: v for k, v in s.items() if k not in keys} for s in settings])
+    rows = row_labels(names, points, [{k: v for k, v in s.items() if k not in keys} for s in settings])
     places = [Place(row, _kind(s), cells[point]) for row, s, point in zip(rows, settings, points, strict=True)]
     return places, list(cells.values())
 
@@ -165,7 +165,7 @@ def _describe(mine: Settings, columns: Sequence[Settings], group: str) -> tuple[
     return full, (full if len({c[group] for c in columns}) > 1 else values)
 
 
-def _rows(names: Sequence[str], points: Sequence[Hashable], settings: Sequence[Settings]) -> list[str]:
+def row_labels(names: Sequence[str], points: Sequence[Hashable], settings: Sequence[Settings]) -> list[str]:
     """Method names, with the settings in which two runs of one method in one cell differ: `fedprox (μ=0.1)`."""
     peers: defaultdict[tuple[str, Hashable], list[Settings]] = defaultdict(list)
     for name, point, s in zip(names, points, settings, strict=True):

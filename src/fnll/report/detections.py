@@ -16,6 +16,8 @@ from fnll.report.mixtures import indicators, rates_of
 from fnll.report.store import Store
 from fnll.report.table import Table, listing, texts
 
+LENGTHS = ("method.warmup", "method.ramp_")  # settings of FedNoRo that follow the length of the warm-up
+
 
 @dataclass(frozen=True)
 class Detections:
@@ -42,8 +44,8 @@ class Detections:
 
     @property
     def warmups(self) -> int:
-        """How many lengths of the warm-up there are."""
-        return int(self.rates["t"].nunique())
+        """How many lengths of the warm-up the figure has."""
+        return int(self.rates.loc[self.rates["run_id"].isin(self._alike()), "t"].nunique())
 
     @property
     def table(self) -> Table:
@@ -62,5 +64,14 @@ class Detections:
         return listing("mixtures", "Detection of noisy clients over mixtures", columns, rows, note)
 
     def figure(self) -> Figure:
-        """The rates against the rounds of warm-up."""
-        return warmups(self.store, [str(run_id) for run_id in self.rates["run_id"]], self.mixtures)
+        """The rates against the rounds of warm-up, of the runs that differ in nothing else."""
+        return warmups(self.store, self._alike(), self.mixtures)
+
+    def _alike(self) -> list[str]:
+        """The runs of one scenario and of the same settings but for the warm-up that have most lengths of it."""
+        known = self.rates.merge(self.store.runs, on="run_id", suffixes=("", "_"))
+        names = [str(key) for key in known]
+        settings = [key for key in names if key.startswith("method.") and not key.startswith(LENGTHS)]
+        places = known[["cell", *settings]].apply(lambda row: repr(row.to_list()), axis=1)
+        most = known.groupby(places, sort=False)["t"].nunique().idxmax()
+        return [str(run_id) for run_id in known.loc[places == most, "run_id"]]

@@ -25,6 +25,7 @@ PER_CLIENT: dict[str, tuple[tuple[str, ...], str, Callable[[Store, str], Figure]
     "lid": (("lid", "cumulative_lid"), "LID scores and their mixture after the last pass", figures.lid),
     "lid_passes": (("lid", "cumulative_lid"), "LID scores pass by pass", figures.lid_passes),
     "confusion": (("confusion",), "Labels against the truth, before and after correction", figures.confusion),
+    "confusion_first": (("confusion",), "The same of the first five clients", figures.fedcorr_8),
     "expertise": (("accuracy",), "Training accuracy against label noise", figures.expertise),
     "similarity": (("similarity",), "Similarity of clients' outputs", figures.similarity),
 }

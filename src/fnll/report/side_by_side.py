@@ -10,18 +10,21 @@ from matplotlib.figure import Figure
 
 from fnll.harness.status import Status
 from fnll.report.analysis import Analysis
+from fnll.report.cells import row_labels
 from fnll.report.figures.papers import (
     alone_and_inside,
     architectures,
     local_models,
     network_of,
     pairs_with,
+    partitions,
     similarities,
     stages,
 )
 from fnll.report.store import Store
 
 FEWEST_STAGES = 2  # of one method, so that there is a border to draw
+MOST_PARTITIONS = 6  # panels of one picture
 
 
 def side_by_side(analysis: Analysis, cell: str) -> Iterator[tuple[str, str, Figure]]:
@@ -30,7 +33,7 @@ def side_by_side(analysis: Analysis, cell: str) -> Iterator[tuple[str, str, Figu
     if pairs_with(analysis):
         caption = f"Methods alone and with FedCorr before them: {analysis.rule.label} (compare FedCorr, figure 4)"
         yield "alone_and_with_fedcorr", caption, alone_and_inside(analysis)
-    here = store.metrics[(store.metrics["cell"] == cell) & (store.metrics["status"] == Status.FINISHED)]
+    here = _at_any_budget(store, cell)
     if len(here) and (here.groupby("method", observed=True)["stage"].nunique() >= FEWEST_STAGES).any():
         caption = f"Accuracy against client updates with the borders of stages, {cell} (compare FedCorr, figure 9)"
         yield "stages", caption, stages(here, names=store.names)
@@ -45,6 +48,10 @@ def side_by_side(analysis: Analysis, cell: str) -> Iterator[tuple[str, str, Figu
     if local:
         caption = f"Accuracy of clients' own models, sorted by label noise, {cell} (compare FedRN, figure 1)"
         yield "local_models", caption, local_models(store, list(dict.fromkeys(local)))
+    dealt = _partitions(store)
+    if len(dealt) > 1:
+        caption = "Samples of every client by true class (compare FedCorr, figures 2 and 10, and FedNoRo, figure 3)"
+        yield "partitions", caption, partitions(store, dealt)
     similar = _without_and_with_noise(store)
     if len(similar) > 1:
         caption = "Similarity of clients' outputs without and with label noise (compare FedRN, figure 5)"
@@ -53,6 +60,36 @@ def side_by_side(analysis: Analysis, cell: str) -> Iterator[tuple[str, str, Figu
 
 def _finished(store: Store) -> pd.DataFrame:
     return store.runs[store.runs["status"] == Status.FINISHED].sort_values("seed")
+
+
+def _at_any_budget(store: Store, cell: str) -> pd.DataFrame:
+    """The steps of a cell's finished runs, and of rows that it lacks: same clients and network, another budget.
+
+    An ablation without one of the stages is as many rounds shorter, so that it stands in a cell of its own, under the
+    name of the whole method.
+    """
+    runs = _finished(store)
+    here = runs[runs["cell"] == cell]
+    networks = {network_of(store, run_id) for run_id in here.drop_duplicates("method")["run_id"]}
+    others = runs[runs["fingerprint"].isin(set(here["fingerprint"])) & (runs["cell"] != cell)]
+    groups = others.groupby(["method", "cell"], observed=True, sort=False)
+    others = others[groups["run_id"].transform("first").map(lambda run_id: network_of(store, run_id) in networks)]
+    both = pd.concat([here, others])
+    keys = [key for key in map(str, both) if key.startswith("method.")]
+    settings = [dict(zip(keys, values, strict=True)) for values in both[keys].to_numpy().tolist()]
+    names = dict(zip(both["run_id"], row_labels(list(both["choice"]), [()] * len(both), settings), strict=True))
+    known = {names[run_id]: cell for run_id in here["run_id"]}
+    placed = zip(both["run_id"], both["cell"], strict=True)
+    kept = [run_id for run_id, place in placed if known.setdefault(names[run_id], place) == place]
+    metrics = store.metrics[store.metrics["run_id"].isin(kept)]
+    return metrics if len(kept) == len(here) else metrics.assign(method=metrics["run_id"].astype(str).map(names))
+
+
+def _partitions(store: Store) -> list[str]:
+    """A run of each partition of each data set, of those who recorded what their clients hold."""
+    places = _finished(store).groupby(["dataset", "partition"], sort=False)
+    found = (next(_with_fact(store, runs, "confusion"), None) for _, runs in places)
+    return [run_id for run_id in found if run_id is not None][:MOST_PARTITIONS]
 
 
 def _with_fact(store: Store, runs: pd.DataFrame, name: str) -> Iterator[str]:

@@ -26,6 +26,17 @@ def test_fedrn_receives_its_neighbours_and_asks_them() -> None:
     assert found["forward"] - found["backward"] == pytest.approx(3 + 1, abs=0.1)  # three models vote, and its accuracy
 
 
+def test_coteaching_moves_two_models_and_trains_both() -> None:
+    found = count(run_of([*SMALL, "method=coteaching"]))
+    assert (found["down"], found["up"]) == (2.0, 2.0)
+    assert 2 < found["backward"] <= 2 * 2  # two networks, each on what the other keeps
+    assert found["forward"] == 2 * 2 + 1  # and once to say which samples it takes for clean
+
+
+def test_jointopt_costs_what_fedavg_costs() -> None:
+    assert count(run_of([*SMALL, "method=jointopt"])) == {"down": 1.0, "up": 1.0, "forward": 2.0, "backward": 2.0}
+
+
 def test_counting_leaves_networks_as_they_were() -> None:
     plain = Network.forward, Network.features
     counts, net = Counts(), mlp(hidden=(3,), num_classes=2, input_shape=(1, 2, 2))

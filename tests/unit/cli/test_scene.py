@@ -17,7 +17,7 @@ from fnll.harness.prepare import prepare
 from fnll.images import InMemory, Transform
 from fnll.scenario import Dataset, assemble
 from fnll.scenario.card import Card, card, named
-from fnll.scenario.card_compared import compared_bars
+from fnll.scenario.card_compared import compared_bars, compared_bubbles
 from fnll.scenario.card_figures import class_bars, class_bubbles, draw, noise_levels, transitions
 from tiny import DATA
 
@@ -269,3 +269,12 @@ def test_compared_panels_share_a_scale_and_carry_their_words():
     figure = compared_bars({"small": large(size=20), "large": large(size=40)})
     assert [ax.get_title() for ax in figure.axes] == ["small", "large"]
     assert len({ax.get_ylim() for ax in figure.axes}) == 1
+
+
+def test_compared_bubbles_have_a_dot_for_every_client_and_class_that_it_holds():
+    one = made([0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 1, 1], [0.0, 0.0])
+    other = made([0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1], [0.0, 0.0])
+    figure = compared_bubbles({"one": one, "other": other})
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["one", "other"]
+    places = [sorted(map(tuple, ax.collections[0].get_offsets().tolist())) for ax in figure.axes]
+    assert places == [[(0, 0), (0, 1), (1, 1)], [(0, 0), (1, 1)]]

@@ -94,10 +94,10 @@ def test_a_method_that_the_paper_lacks_is_declined(tmp_path):
         ("shared", "fedavg", "none"),
     ],
 )
-def test_presets_of_02_are_understood(old, method, new, caplog):
+def test_presets_of_01_are_understood(old, method, new, caplog):
     request = compose([f"preset={old}", f"method={method}", "dataset=cifar10"])
     assert request.choices["paper"] == new
-    assert f"preset={old} is called paper={new} since 0.3" in caplog.text
+    assert f"preset={old} is called paper={new} since 0.2" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_clients_and_classes_have_no_halves(store):
 
 def test_fedcorr_8_follows_the_labels_through_the_stages(store):
     figure = figures.fedcorr_8(store, run_of(store, "fedcorr"))
-    everyone = figure.axes[::6]  # one row per stage: all clients, then the five noisiest
+    everyone = figure.axes[::6]  # one row per stage: all clients, then five of them
     assert [ax.get_ylabel().split("\n")[0] for ax in everyone] == ["given", "preprocessing", "finetuning"]
     shares = [float(ax.get_title().removeprefix("all clients: ").split("%")[0]) for ax in everyone]
     assert shares == sorted(shares, reverse=True)

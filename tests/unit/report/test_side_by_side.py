@@ -17,6 +17,7 @@ from fnll.report.detections import Detections
 from fnll.report.fednoro_table3 import Rates, repeat_detection
 from fnll.report.figures.clients import by_class
 from fnll.report.figures.papers import borders, latest_local
+from fnll.report.gallery import telling_cell
 from fnll.report.mixtures import indicators, mixture_rates
 from fnll.report.side_by_side import side_by_side
 from fnll.testing.store import write_run
@@ -70,6 +71,61 @@ def test_fedcorr_5_has_a_panel_per_network(tmp_path: Path) -> None:
     assert {ax.get_title() for ax in made["architectures"].axes} == {"mlp", "lenet5"}
 
 
+def drawn(root: Path) -> dict[str, object]:
+    store = load(root)
+    return {name: figure for name, _, figure in side_by_side(analyse(store), telling_cell(store))}
+
+
+def test_fedcorr_9_takes_ablations_with_shorter_budgets_along(tmp_path: Path) -> None:
+    """Runs of one scenario (its fingerprint) are one figure, although their rounds make them other cells."""
+    scenario = {"manifest": {"fingerprint": "5ce7a510"}}
+    for rounds, settings in ((1000, {}), (500, {"method.finetune": 0}), (550, {"method.finetune": None})):
+        end = [10.0 * rounds * part for part in (0.1, 0.5, 1.0)]
+        write_run(
+            tmp_path, "fedcorr", [0.1, 0.2, 0.3], config={"rounds": rounds, "method.finetune": 7, **settings},
+            metrics={"stage": ["a", "b", "c"], "comm/client_updates": end}, **scenario,
+        )  # fmt: skip
+    shorter = {"rounds": 30, "method.finetune": 7}
+    write_run(tmp_path, "fedcorr", [0.1] * 3, config=shorter, **scenario)  # the whole method, which is there already
+    elsewhere = {"manifest": {"fingerprint": "07e4"}}
+    write_run(tmp_path, "fedcorr", [0.1] * 3, config={"rounds": 40, "method.finetune": 3}, **elsewhere)
+    network = {"choices": {"model": "mlp"}}
+    write_run(tmp_path, "fedcorr", [0.1] * 3, config={"rounds": 60, "method.finetune": 5}, **scenario, **network)
+    store = load(tmp_path)
+    assert len(store.cell_labels) == 6
+    cell = store.runs.loc[store.runs["rounds"] == 1000, "cell"].iloc[0]
+    made = {name: figure for name, _, figure in side_by_side(analyse(store), cell)}
+    (ax,) = made["stages"].axes
+    ends = {float(np.asarray(line.get_xdata())[-1]) for line in ax.lines if line.get_marker() == "o"}
+    assert ends == {5000.0, 5500.0, 10000.0}
+
+
+def test_a_report_draws_what_the_store_has_the_records_for(tmp_path: Path) -> None:
+    facts = [
+        fact("upload_accuracy", {"0": 0.2, "1": 0.9}),
+        fact("confusion", [[[1, 0], [0, 3]], [[4, 0], [0, 0]]], 0, "given"),
+        fact("similarity", [[1.0, 0.2], [0.2, 1.0]]),
+    ]
+    staged = {"stage": ["a", "b"]}
+    for noise in ([0.0, 0.0], [0.1, 0.5]):
+        seen = {"diagnostics": facts, "manifest": {"realised": noise}, "metrics": staged}
+        write_run(tmp_path, "median", [0.5, 0.6], seed=int(10 * noise[1]), **seen)
+    write_run(tmp_path, "fedcorr", [0.8, 0.9], choices={"method@method.usual": "median"})
+    assert set(drawn(tmp_path)) == {"alone_and_with_fedcorr", "stages", "local_models", "similarities"}
+    write_run(tmp_path, "median", [0.5, 0.6], choices={"partition": "shards"}, diagnostics=facts)
+    assert "partitions" in drawn(tmp_path)
+
+
+def test_fedcorr_2_shows_what_clients_hold_smallest_first(tmp_path: Path) -> None:
+    facts = [fact("confusion", [[[3, 1], [0, 2]], None, [[1, 0], [0, 0]]], 0, "given"), fact("confusion", [None], 1)]
+    run = write_run(tmp_path, "fedavg", [0.5], diagnostics=facts)
+    (ax,) = figures.fedcorr_2(load(tmp_path), [run]).axes
+    tops = [max(path.vertices[:, 1].max() for path in bars.get_paths()) for bars in ax.collections]
+    assert tops == [4.0, 6.0], "stacked: four of the first class, and two of the second on top"
+    left = [[path.vertices[:, 1].max() for path in bars.get_paths()] for bars in ax.collections]
+    assert left == [[0.0, 1.0, 4.0], [0.0, 1.0, 6.0]]
+
+
 def test_fedrn_1_sorts_clients_by_noise_and_takes_the_last_model_of_each(tmp_path: Path) -> None:
     facts = [fact("upload_accuracy", {"0": 0.2, "1": 0.9}), fact("upload_accuracy", {"0": 0.3, "2": 0.5}, t=2)]
     run = write_run(tmp_path, "fedavg", [0.1], diagnostics=facts, manifest={"realised": [0.8, 0.0, 0.4]})
@@ -96,12 +152,22 @@ def test_fedrn_5_orders_clients_by_class_and_shows_both_worlds(tmp_path: Path) -
     assert shown[0, 1] == shown[2, 3] == 9  # clients with the same class are neighbours now
 
 
+def test_fedrn_5_has_one_scale_for_all_panels(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path, "fedrn", [0.1], seed=seed, diagnostics=[fact("similarity", [[1.0, least], [least, 1.0]])])
+        for seed, least in enumerate((0.99, 0.1))
+    ]
+    shown = figures.fedrn_5(load(tmp_path), *runs).axes[:2]
+    assert [ax.images[0].get_clim() for ax in shown] == [(0.1, 1.0)] * 2
+
+
 INDICATOR = [[0.1, 0.1], [0.12, 0.1], [0.11, 0.12], [0.9, 0.95], [0.92, 0.9], None]
 
 
-def detecting(root: Path, warmup: int, seed: int = 0) -> str:
+def detecting(root: Path, warmup: int, seed: int = 0, **settings: object) -> str:
+    given = {"method.covariance": "diag", "method.warmup": warmup, "method.ramp_begin": warmup, **settings}
     return write_run(
-        root, "fednoro", [0.1, 0.2], seed=seed, config={"method.covariance": "diag", "method.warmup": warmup},
+        root, "fednoro", [0.1, 0.2], seed=seed, config=given,
         diagnostics=[fact("indicator", INDICATOR, warmup + 1)],
         manifest={"realised": [0.0, 0.0, 0.0, 0.5, 0.5, 0.0], "nominal": [0.0] * 6},
     )  # fmt: skip
@@ -136,6 +202,19 @@ def test_a_report_scores_detection_over_mixtures(tmp_path: Path, cache: Path) ->
     (ax,) = found.figure().axes
     assert [line.get_label() for line in ax.lines] == ["Re", "Pr", "MR"]
     assert list(np.asarray(ax.lines[0].get_xdata())) == [2, 4]
+
+
+def test_the_lengths_of_warm_ups_are_compared_among_runs_that_differ_in_nothing_else(
+    tmp_path: Path, cache: Path
+) -> None:
+    alike = [detecting(tmp_path, warmup, seed) for warmup in (2, 4, 6) for seed in (0, 1)]
+    detecting(tmp_path, 4, **{"method.indicator": "lid"})
+    detecting(tmp_path, 5, **{"noise.rho": 0.1})
+    found = Detections.of(load(tmp_path), 2)
+    assert found.warmups == 3
+    assert sorted(found._alike()) == sorted(alike)
+    (ax,) = found.figure().axes
+    assert list(np.asarray(ax.lines[0].get_xdata())) == [2, 4, 6]
 
 
 def test_mixtures_without_an_indicator_are_one_sentence(tmp_path: Path) -> None:

@@ -18,12 +18,14 @@ from fnll.report.figures.papers import (
     alone_and_inside,
     architectures,
     local_models,
+    partitions,
     similarities,
     stages,
     warmups,
 )
 
 # The papers' figures by their numbers; FedNoRo's detection table is `fnll.report.detection_table`.
+fedcorr_2 = fedcorr_10 = fednoro_3 = partitions
 fedcorr_3 = lid
 fedcorr_6 = lid_passes
 fedcorr_7 = noise_estimates
@@ -47,6 +49,7 @@ __all__ = [
     "diagnostics",
     "encode",
     "expertise",
+    "fedcorr_2",
     "fedcorr_3",
     "fedcorr_4",
     "fedcorr_5",
@@ -54,6 +57,8 @@ __all__ = [
     "fedcorr_7",
     "fedcorr_8",
     "fedcorr_9",
+    "fedcorr_10",
+    "fednoro_3",
     "fednoro_4",
     "fedrn_1",
     "fedrn_3",
@@ -65,6 +70,7 @@ __all__ = [
     "local_models",
     "noise_estimates",
     "noise_levels",
+    "partitions",
     "regime",
     "regime_map",
     "save",

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import PercentFormatter
 
 from fnll.errors import UserError
@@ -23,6 +24,7 @@ from fnll.report.figures.lines import NAMELESS, Names, band
 from fnll.report.folders import read_run
 from fnll.report.mixtures import Indicator, indicators, rates_of
 from fnll.report.store import Store
+from fnll.scenario.card_figures import stacked
 
 UPDATES = "comm/client_updates"
 RATES = {"recall": "Re", "precision": "Pr", "matching": "MR"}
@@ -152,15 +154,42 @@ def similarities(store: Store, *run_ids: str) -> Figure:
     """Similarity of clients' outputs, clients ordered by class, a panel per run: without and with noise (FedRN, 5)."""
     with styled():
         figure, axes = panels(len(run_ids), width=3.4, height=3.0)
+        images: list[AxesImage] = []
         for ax, run_id in zip(axes, run_ids, strict=True):
-            image = similarity_panel(ax, store, run_id)
+            images.append(similarity_panel(ax, store, run_id))
             noise = levels(store, run_id)
             known = noise[np.isfinite(noise)]
             ax.set_title(
                 f"label noise {known.min():.1f} to {known.max():.1f}" if known.any() else "without label noise"
             )
-        figure.colorbar(image, ax=axes, label="cosine similarity", shrink=0.8)
+        lows, highs = zip(*(image.get_clim() for image in images), strict=True)
+        for image in images:
+            image.set_clim(min(lows), max(highs))
+        figure.colorbar(images[0], ax=axes, label="cosine similarity", shrink=0.8)
     return figure
+
+
+def partitions(store: Store, run_ids: Sequence[str]) -> Figure:
+    """What every client holds, by true class, a panel per run (FedCorr, figures 2 and 10; FedNoRo, figure 3)."""
+    with styled():
+        figure, axes = panels(len(run_ids), width=4.0, height=2.8)
+        for ax, run_id in zip(axes, run_ids, strict=True):
+            counts = held(recorded(store, run_id, "confusion")[0]["value"])
+            order = np.argsort(counts.sum(axis=1), kind="stable")
+            stacked(ax, counts[order], [str(c) for c in range(counts.shape[1])])
+            row = store.runs[store.runs["run_id"] == run_id].iloc[0]
+            ax.set_title(f"{row['dataset']}, {row['partition']}", fontsize=8)
+            ax.grid(axis="x", visible=False)
+            ax.set(xlim=(-0.7, len(counts) - 0.3), ylim=(0, 1.05 * max(1, counts.sum(axis=1).max())))
+            ax.set(xlabel="client, sorted by size", ylabel="samples")
+            ax.set_xticks([])
+    return figure
+
+
+def held(confusion: Sequence[Sequence[Sequence[int]] | None]) -> np.ndarray:
+    """(clients, classes): samples by true class, from counts of (true class, label) per client."""
+    classes = max(len(counts) for counts in confusion if counts)
+    return np.array([np.sum(counts, axis=1) if counts else np.zeros(classes) for counts in confusion])
 
 
 def warmups(store: Store, run_ids: Sequence[str], mixtures: int) -> Figure:

@@ -2,7 +2,7 @@
 
 Every partition here uses each sample exactly once and gives every client at least `min_size` samples: it is drawn up to
 `dealing.REDRAWS` times, and then the largest clients give samples away. A request that cannot be met is refused with
-advice. The released codes' own versions, which drop samples and may leave clients empty, are in `partition_official`.
+advice. The released codes' own versions, which drop samples and may leave clients empty, are in `official`.
 """
 
 from __future__ import annotations

@@ -87,6 +87,10 @@ class TestTree:
         assert torch.equal(data.train.take(torch.arange(5)), expected(3, 4, 0, 1, 2))
         assert torch.equal(data.test.take(torch.arange(2)), expected(5, 6))
 
+    def test_official_draws_on_an_order_of_ones_own_are_refused(self, tree):
+        """What positions mean is up to whoever sorted the files."""
+        assert "without _official" in image_folder(root=str(tree), **SETTINGS).rearranged
+
     def test_transform(self, tree):
         transform = image_folder(root=str(tree), **SETTINGS).transform
         assert transform.mean == (0.5, 0.5, 0.5)
