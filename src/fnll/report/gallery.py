@@ -30,6 +30,8 @@ PER_CLIENT: dict[str, tuple[tuple[str, ...], str, Callable[[Store, str], Figure]
     "similarity": (("similarity",), "Similarity of clients' outputs", figures.similarity),
 }
 
+FEW = 4  # cells that are all drawn where a figure is of one cell; of more, one stands for all
+IN_EVERY_CELL = ("expertise",)  # FedRN's figure 4 has two panels, by the kind of noise
 AGAINST_TRUTH = ("expertise", "lid", "lid_passes")  # figures that set clients against their true noise levels
 LEAST = {"confusion": 2}  # records that a figure needs: the first is of the labels as given, which every run has
 
@@ -60,6 +62,13 @@ def telling_cell(store: Store) -> str:
         for cell, group in runs.groupby("cell", sort=False)
     }
     return str(max(worth, key=lambda cell: worth[cell])) if worth else store.cell_labels[0]
+
+
+def _few_cells(store: Store) -> list[str]:
+    """The telling cell, and the others behind it where they are few."""
+    first = telling_cell(store)
+    others = [cell for cell in store.cell_labels if cell != first]
+    return [first, *others] if len(others) < FEW else [first]
 
 
 def _curves(analysis: Analysis) -> Iterator[Plate]:
@@ -97,9 +106,12 @@ def _diagnostics(analysis: Analysis) -> Iterator[Plate]:
             f"Diagnostics over evaluated steps, {cell}",
             figures.diagnostics(here, names=analysis.store.names),
         )
-    if {"select/precision", "select/recall"} <= set(known):
-        caption = f"Label precision and recall of the samples trained on, {cell} (compare FedRN, figure 3)"
-        yield Plate("label_quality", caption, figures.label_quality(here, names=analysis.store.names))
+    for number, cell in enumerate(_few_cells(analysis.store), start=1):
+        here = analysis.store.metrics[(analysis.store.metrics["cell"] == cell)]
+        if {"select/precision", "select/recall"} <= set(recorded_diagnostics(here)):
+            caption = f"Label precision and recall of the samples trained on, {cell} (compare FedRN, figure 3)"
+            name = "label_quality" if number == 1 else f"label_quality_{number}"
+            yield Plate(name, caption, figures.label_quality(here, names=analysis.store.names))
 
 
 def _comparisons(analysis: Analysis) -> Iterator[Plate]:
@@ -117,22 +129,28 @@ def _comparisons(analysis: Analysis) -> Iterator[Plate]:
 
 
 def _clients(analysis: Analysis) -> Iterator[Plate]:
-    store, cell = analysis.store, telling_cell(analysis.store)
-    runs = store.runs[(store.runs["cell"] == cell) & (store.runs["status"] == Status.FINISHED)].sort_values("seed")
-    first = runs.drop_duplicates("method")
+    store, telling = analysis.store, telling_cell(analysis.store)
+    first = _first_runs(store, telling)
     for run in first[first["realised"].map(lambda known: bool(np.isfinite(known).any()))].head(1).itertuples():
         yield Plate(
             "noise_levels",
-            f"Label noise per client, {cell}, seed {run.seed}",
+            f"Label noise per client, {telling}, seed {run.seed}",
             figures.noise_levels(store, str(run.run_id)),
         )
     for name, (needs, caption, draw) in PER_CLIENT.items():
-        for run in first.itertuples():
-            if name in AGAINST_TRUTH and np.isfinite(levels(store, str(run.run_id))).sum() < 2:
-                continue  # nobody knows the true levels
-            if all(len(store.facts(str(run.run_id), need)) >= LEAST.get(need, 1) for need in needs):
-                title = f"{caption}: {store.name(str(run.method))}, {cell}, seed {run.seed}"
-                yield Plate(f"{name}_{run.run_id}", title, draw(store, str(run.run_id)))
+        for cell in _few_cells(store) if name in IN_EVERY_CELL else [telling]:
+            for run in _first_runs(store, cell).itertuples():
+                if name in AGAINST_TRUTH and np.isfinite(levels(store, str(run.run_id))).sum() < 2:
+                    continue  # nobody knows the true levels
+                if all(len(store.facts(str(run.run_id), need)) >= LEAST.get(need, 1) for need in needs):
+                    title = f"{caption}: {store.name(str(run.method))}, {cell}, seed {run.seed}"
+                    yield Plate(f"{name}_{run.run_id}", title, draw(store, str(run.run_id)))
+
+
+def _first_runs(store: Store, cell: str) -> pd.DataFrame:
+    """The finished run of each method in a cell that has the smallest seed."""
+    runs = store.runs[(store.runs["cell"] == cell) & (store.runs["status"] == Status.FINISHED)]
+    return runs.sort_values("seed").drop_duplicates("method")
 
 
 def _places(analysis: Analysis, pair: tuple[str, str]) -> int:

@@ -8,7 +8,7 @@ from fnll.errors import UserError
 from fnll.plotting.palette import COLOURS, YARDSTICK, colour_of, looks
 from fnll.report import analyse, figures, load
 from fnll.report.figures.comparison import _in_one_stretch
-from fnll.report.gallery import gallery, telling_cell
+from fnll.report.gallery import FEW, gallery, telling_cell
 from fnll.testing.example import write_store
 from fnll.testing.store import write_run
 
@@ -283,12 +283,28 @@ def test_the_gallery_draws_all_that_the_store_allows(store):
     assert telling_cell(store) == "ρ=0.6 τ=0.5"
 
 
+def test_figures_of_one_cell_are_drawn_of_each_where_cells_are_few(tmp_path):
+    """FedRN's figures 3 and 4 have a panel for each kind of noise."""
+
+    def drawn(folder, cells):
+        write_store(folder, methods=["fedrn"], cells=cells, seeds=1, rounds=2)
+        return sorted(plate.name.split("_fed")[0] for plate in gallery(analyse(load(folder))))
+
+    names = drawn(tmp_path / "few", [(0.4, 0.0), (0.6, 0.5)])
+    assert {"label_quality", "label_quality_2"} <= set(names)
+    assert names.count("expertise") == 2
+    names = drawn(tmp_path / "many", [(0.1 * i, 0.5) for i in range(1, FEW + 2)])
+    assert [name for name in names if name.startswith("label_quality")] == ["label_quality"]
+    assert names.count("expertise") == 1
+
+
 def test_labels_that_nobody_corrected_make_no_figure_of_a_correction(tmp_path):
     given = {"step": 0, "t": 0, "name": "confusion", "value": [[[4, 5], [5, 4]]]}
     write_run(tmp_path, "fedavg", [0.1], diagnostics=[given])
     corrected = write_run(tmp_path, "fedcorr", [0.1], diagnostics=[given, {**given, "step": 1, "t": 1}])
     names = [plate.name for plate in gallery(analyse(load(tmp_path)))]
-    assert [name for name in names if name.startswith("confusion")] == [f"confusion_{corrected}"]
+    drawn = [name for name in names if name.startswith("confusion")]
+    assert drawn == [f"confusion_{corrected}", f"confusion_first_{corrected}"]
 
 
 def test_the_same_figure_gives_the_same_bytes(store, tmp_path):
