@@ -31,6 +31,7 @@ SUITES = {
     "stage1": Suite("FedCorr's one-client rounds, evaluated after each", "fnll.bench.stage1", 5),
     "lid": Suite("local intrinsic dimensionality against numpy", "fnll.bench.lid", 5),
     "memory": Suite("peak memory and checkpoints against the number of clients", "fnll.bench.memory", 1),
+    "growth": Suite("a round without its clients' work against the number of clients", "fnll.bench.growth", 1),
     "passes": Suite("models sent and passes over the data, as FedRN's table 10 counts them", "fnll.bench.passes", 1),
     "together": Suite("fifty runs, driven together and side by side", "fnll.bench.abreast", 1),
     "grid": Suite("twenty runs, one or two at a time", "fnll.bench.sweeps", 2),

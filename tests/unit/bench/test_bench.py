@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from fnll.bench import SUITES
+from fnll.bench import SUITES, growth
 from fnll.bench.bare import Processes, loop, ready_made
 from fnll.bench.clock import Clock, instrumented
 from fnll.bench.lid import compare
@@ -195,6 +195,36 @@ def test_lid_gives_the_values_of_the_references_it_is_timed_against(monkeypatch)
     monkeypatch.setattr("fnll.bench.lid.by_cdist", lambda probs: torch.ones(len(probs)).numpy())
     with pytest.raises(AssertionError):
         compare(120, 5, repeat=1)
+
+
+def test_growth_looks_at_every_stage():
+    few, many = 12, 24
+    result = growth.compare(("local.batch_size=2",), {"fedavg": (few, many), "fedcorr": (few, many)})
+    rounds = result.facts["seconds"]
+    stages = {"fedavg": ["train"], "fedcorr": ["preprocessing", "finetuning", "usual"]}
+    named = [f"{method}, {stage}, {n} clients" for method in stages for n in (few, many) for stage in stages[method]]
+    assert list(rounds) == named
+    assert {len(rounds[f"fedcorr, preprocessing, {n} clients"]) for n in (few, many)} == {few, many}
+    assert all(claim.value > 0 for claim in result.claims)
+    json.dumps(result.record())
+
+
+def test_growth_does_not_count_what_clients_do(hands):
+    class Working:
+        exact = True
+
+        def map(self, calls):
+            hands.now += 5
+            return []
+
+        def close(self):
+            pass
+
+    busy = growth.Busy(Working())
+    busy.map([])
+    hands.now += 2
+    busy.map([])
+    assert busy.seconds == 10
 
 
 def test_models_per_stored_model():
