@@ -16,6 +16,7 @@ import yaml
 from jinja2 import Environment
 from packaging.requirements import Requirement
 
+from fnll.published import tables
 from tiny import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,7 @@ def test_the_wheel_runs_from_an_empty_directory(machine, tmp_path):
 def test_the_wheel_holds_the_published_numbers(machine, tmp_path):
     bin, _ = machine
     ask = "from fnll.published import table, tables; print(len(tables()), table('fedcorr_table2').records[0].value)"
-    assert call(bin / "python", "-c", ask, cwd=tmp_path).stdout.split() == ["24", "93.73"]
+    assert call(bin / "python", "-c", ask, cwd=tmp_path).stdout.split() == [str(len(tables())), "93.73"]
 
 
 @pytest.mark.slow

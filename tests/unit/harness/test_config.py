@@ -32,7 +32,7 @@ def test_settings_of_choices_in_a_folder_of_ones_own_are_known(tmp_path):
 def test_preset_paper_is_the_world_of_method_and_data_set(caplog):
     request = compose(["preset=paper", "dataset=cifar10", "method=fedcorr"])
     assert request.choices["paper"] == "fedcorr/cifar10"
-    assert "preset=paper is called paper=fedcorr/cifar10 since 0.3" in caplog.text
+    assert "preset=paper is called paper=fedcorr/cifar10 since 0.2" in caplog.text
     assert request.cfg.protocol == "paper"
     assert request.cfg.local.lr == 0.03
     assert request.cfg == compose(["preset=fedcorr_cifar10", "dataset=cifar10", "method=fedcorr"]).cfg
