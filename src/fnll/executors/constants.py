@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_unflatten
 
+from fnll.executors.habits import NotTogetherError
 from fnll.executors.lanes import Lane, attributes, equal, is_number
 from fnll.executors.rows import as_tensor
 from fnll.executors.stacked import Rows, chosen
+from fnll.local import LocalSpec
 
 ROUND = -1  # the place of the round among the leaves of a lane
 
@@ -40,7 +42,8 @@ class Constants:
         self.differing += [as_tensor(leaves, dtype, first.request.client.device) for leaves in odd.values()]
         self.numbers_differ = bool(odd)
         self.form: Hashable = tuple(self.places), tuple(leaves[0] for i, leaves in numbers.items() if i not in odd)
-        self.before = {**attributes(first.module), "t": first.module.t}
+        self.before = {**attributes(first.module), "t": first.module.t, "spec": first.module.spec}
+        self.spec = _Unread(first.module.spec)
         self.swaps = [_place_of(first.module, name) for name in first.moved]
         self.others = [_place_of(first.module, place) for place, _ in self.places if isinstance(place, str)]
 
@@ -68,12 +71,22 @@ class Constants:
         try:
             for (holder, name), value in swaps:
                 holder[name] = value
-            vars(self.lane.module).update(tree_unflatten(leaves, self.lane.tree), t=t)
+            vars(self.lane.module).update(tree_unflatten(leaves, self.lane.tree), t=t, spec=self.spec)
             yield
         finally:
             for ((holder, name), _), value in zip(swaps, kept, strict=True):
                 holder[name] = value
             vars(self.lane.module).update(self.before)
+
+
+class _Unread:
+    """Stands for the settings of training while a loss is computed: lanes may differ in all but a few of them."""
+
+    def __init__(self, spec: LocalSpec) -> None:
+        self.epochs, self.batch_size = spec.epochs, spec.batch_size
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotTogetherError(f"its loss reads the setting {name}, which may differ between clients")
 
 
 def _place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:

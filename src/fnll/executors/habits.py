@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fnll.executors.program import Programs
 
 OFTEN = 10  # times that requests of a kind are met before what is done together is compared only now and then
+REMEMBERED = 1024  # kinds that were met last: a method may make its loss anew in every round, a kind each time
 
 
 class NotTogetherError(Exception):
@@ -20,22 +22,36 @@ class DifferentNumbersError(Exception):
 
 
 @dataclass
+class Kind:
+    """What was learned of requests that are alike."""
+
+    number: int  # its short name
+    alone: str | None = None  # why they are met one by one, if they are
+    strict: bool = False  # whether lanes must have equal numbers
+    unpadded: bool = False  # whether the loss counts padding
+    times: int = 0  # that they were met together
+
+    def doubts(self) -> bool:
+        """Whether what is done together is to be compared this time: ten times, then every tenth."""
+        self.times += 1
+        return self.times <= OFTEN or self.times % OFTEN == 0
+
+
 class Habits:
     """What an executor has learned about the losses it has met."""
 
-    alone: dict[Hashable, str] = field(default_factory=dict)  # kinds of requests that are met one by one, and why
-    strict: set[Hashable] = field(default_factory=set)  # kinds whose lanes must have equal numbers
-    unpadded: set[Hashable] = field(default_factory=set)  # kinds whose losses count padding
-    programs: Programs = field(default_factory=Programs)
-    checked: set[Hashable] = field(default_factory=set)  # kinds of steps whose traced form was ever compared
-    numbers: dict[Hashable, int] = field(default_factory=dict)  # long keys by short ones
-    times: Counter[int] = field(default_factory=Counter)  # that each kind was met
+    def __init__(self) -> None:
+        self.programs = Programs()
+        self._kinds: OrderedDict[Hashable, Kind] = OrderedDict()
+        self._numbers = itertools.count()
 
-    def doubts(self, kind: int) -> bool:
-        """Whether what was done together is to be compared once more: ten times, then every tenth."""
-        self.times[kind] += 1
-        return self.times[kind] <= OFTEN or self.times[kind] % OFTEN == 0
+    def __len__(self) -> int:
+        return len(self._kinds)
 
-    def number(self, key: Hashable) -> int:
-        """A short name of `key`."""
-        return self.numbers.setdefault(key, len(self.numbers))
+    def of(self, key: Hashable) -> Kind:
+        """What is known of requests with this key."""
+        kind = self._kinds.pop(key, None) or Kind(next(self._numbers))
+        self._kinds[key] = kind
+        if len(self._kinds) > REMEMBERED:
+            self._kinds.popitem(last=False)
+        return kind

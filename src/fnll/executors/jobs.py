@@ -75,7 +75,7 @@ class Started:
         device: torch.device,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self.call = call
+        self.scenario, self.call = scenario, call
         self._origin = scenario, call, device, around
         self._around = around  # entered whenever the job is at work
         self.client: Client = scenario.client(

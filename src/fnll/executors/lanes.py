@@ -7,11 +7,12 @@ everything else, which must be equal: requests with equal `key`s share a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache, partial
 from types import MethodType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from fnll.local import FULL, Classifier, Fit
 from fnll.training import configured, place
 
 PLAIN = {bool, int, float, str, type(None)}
+IDENTITY: Any = object.__hash__  # of objects that equal themselves alone
 MACHINERY = frozenset(vars(nn.Module()))  # attributes that every module has
 HOOKS = ("training_step", "on_train_epoch_start", "on_train_epoch_end")  # what only one client at a time can have
 
@@ -190,13 +192,32 @@ def itself(value: Any) -> Hashable:
         return type(value), tuple(itself(part) for part in value)
     if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return type(value), tuple(itself(getattr(value, field.name)) for field in fields(value))
-    if isinstance(value, Tensor):
-        return "object", id(value)
+    if isinstance(value, Tensor) or (value is not None and type(value).__hash__ is IDENTITY):
+        return Same(value)
     try:
         hash(value)
     except TypeError:
-        return "object", id(value)
+        return Same(value)
     return type(value), value
+
+
+class Same:
+    """Equal for one and the same object, as long as there is one: a key does not keep alive what it names."""
+
+    __slots__ = ("_named", "_of")
+
+    def __init__(self, value: Any) -> None:
+        self._named = id(value)
+        try:
+            self._of: Callable[[], Any] = ref(value)
+        except TypeError:  # few kinds of objects: nothing but a reference can tell that they are still there
+            self._of = lambda: value
+
+    def __hash__(self) -> int:
+        return hash(self._named)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self._named == other._named and self._of() is other._of() is not None
 
 
 def _why_not(module: Classifier, parts: Sequence[nn.Module]) -> str | None:

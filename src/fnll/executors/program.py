@@ -35,23 +35,32 @@ class Programs:
 
     def __init__(self, worth: int = WORTH) -> None:
         self.worth = worth
+        self.trusted: set[Hashable] = set()  # kinds whose list was compared with the step that it replaces
         self._known: OrderedDict[Hashable, int | Step] = OrderedDict()
+        self._refused: set[Hashable] = set()
 
     def of(self, kind: Hashable, step: Step, arguments: Arguments) -> Step | None:
         """The list for steps of this kind, if there is one by now; `step` is what it would replace."""
+        if kind in self._refused:
+            return None
         known = self._known.pop(kind, 0)
         if isinstance(known, int):
-            known = known + 1 if known >= 0 else known
+            known += 1
             if known > self.worth:
-                known = _traced(step, arguments) or -1
+                traced = _traced(step, arguments)
+                if traced is None:
+                    self.refuse(kind)
+                    return None
+                known = traced
         self._known[kind] = known
         if len(self._known) > KINDS:
-            self._known.popitem(last=False)
+            self.trusted.discard(self._known.popitem(last=False)[0])
         return None if isinstance(known, int) else known
 
     def refuse(self, kind: Hashable) -> None:
         """Never trace steps of this kind (again)."""
-        self._known[kind] = -1
+        self._known.pop(kind, None)
+        self._refused.add(kind)
 
 
 def _traced(step: Step, arguments: Arguments) -> Step | None:

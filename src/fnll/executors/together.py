@@ -34,7 +34,11 @@ PADDED = 1e-5  # and one with padding, which only adds zeros
 
 
 class _PaddingCountsError(Exception):
-    """The loss does not leave padding out."""
+    """The loss does not leave padding out, or one cannot tell in this training."""
+
+    def __init__(self, *, proved: bool = True) -> None:
+        super().__init__()
+        self.proved = proved
 
 
 def train_together(lanes: Sequence[Lane], habits: Habits | None = None) -> list[Trained]:
@@ -55,12 +59,12 @@ def block_size(numbers: int) -> int:
 
 
 def _train(lanes: Sequence[Lane], habits: Habits) -> list[Trained]:
-    kind = lanes[0].key
-    if kind not in habits.unpadded:
+    kind = habits.of(lanes[0].key)
+    if not kind.unpadded:
         try:
             return Block(lanes, habits, pads=True).train()
-        except _PaddingCountsError:
-            habits.unpadded.add(kind)
+        except _PaddingCountsError as error:
+            kind.unpadded = error.proved
     return Block(lanes, habits, pads=False).train()
 
 
@@ -70,7 +74,7 @@ class Block:
     def __init__(self, lanes: Sequence[Lane], habits: Habits, *, pads: bool) -> None:
         self.lanes, self.habits, self.pads = lanes, habits, pads
         self.module = lanes[0].module
-        self.strict = lanes[0].key in habits.strict  # whether lanes must have equal numbers
+        self.strict = habits.of(lanes[0].key).strict  # whether lanes must have equal numbers
         self.spare = _size(len(lanes)) - len(lanes)  # copies that are computed with and never moved: a known size
         every = [*lanes, *[lanes[-1]] * self.spare]
         self.sizes = _halves(len(every))
@@ -78,8 +82,9 @@ class Block:
         self.params = [torch.stack([value.detach() for value in column]) for column in columns]
         self.optimizer = stacked_optimizer([lane.optimizer for lane in every], self.params)
         self.constants = Constants(every, self.params[0].dtype, strict=self.strict)
-        self.kind = habits.number((lanes[0].key, self.constants.form))
-        self.doubts = habits.doubts(self.kind)  # whether traced steps are compared with plain ones in this training
+        kind = habits.of((lanes[0].key, self.constants.form))
+        self.kind = kind.number
+        self.doubts = kind.doubts()  # whether traced steps are compared with plain ones in this training
         self.checked: set[Hashable] = set()  # forms of batches for which a traced step was compared in this training
         self.full: Row | None = None  # the longest row, which others are padded to
         self.padding = False  # whether the loss was seen not to count it: in every training, as weights of terms change
@@ -153,17 +158,20 @@ class Block:
     def _gradients(self, stacked: Stack, size: int, arguments: list[list[Tensor]]) -> Sequence[Tensor]:
         step = self._plain(stacked)
         kind = (self.kind, size, stacked.form)
-        program = self.habits.programs.of(kind, step, arguments)
+        programs = self.habits.programs
+        program = programs.of(kind, step, arguments)
         if program is None:
             return step(*arguments)[1:]
-        if kind not in self.habits.checked or (self.doubts and stacked.form not in self.checked):
-            self.habits.checked.add(kind)
+        if kind in programs.trusted and not (self.doubts and stacked.form not in self.checked):
+            return program(*arguments)[1:]
+        plain = step(*arguments)
+        alike = _alike(program(*arguments), plain, TRACED)
+        if alike:
+            programs.trusted.add(kind)
             self.checked.add(stacked.form)
-            plain = step(*arguments)
-            if not _close(program(*arguments), plain, TRACED):
-                self.habits.programs.refuse(kind)
-            return plain[1:]
-        return program(*arguments)[1:]
+        elif alike is not None:
+            programs.refuse(kind)
+        return plain[1:]
 
     def _check_padding(self, k: int, row: Row, longer: Row) -> None:
         """Compare a lane's loss and gradient without padding, with it, and with another one, which must change no bit.
@@ -178,8 +186,9 @@ class Block:
         except (RuntimeError, IndexError, DifferentNumbersError):  # without padding it went well, so padding it was
             raise _PaddingCountsError from None
         one, other = ([part[start : start + len(times)] for part in filled] for start in (0, len(times)))
-        if not _close(one, without, PADDED) or not _close(other, one, 0.0):
-            raise _PaddingCountsError
+        found = _alike(one, without, PADDED), _alike(other, one, 0.0)
+        if not all(found):
+            raise _PaddingCountsError(proved=False in found)
 
     def _tried(self, k: int, rows: Sequence[Row], times: Sequence[Sequence[float]]) -> tuple[Tensor, ...]:
         """Losses and gradients of lane `k` for each row at each time, all in one plain step."""
@@ -245,11 +254,13 @@ def _halves(lanes: int) -> list[int]:
     return [lanes] if lanes == 1 else [*_halves(math.ceil(lanes / 2)), lanes]
 
 
-def _close(left: Sequence[Tensor], right: Sequence[Tensor], share: float) -> bool:
-    """Whether losses and gradients agree, lane by lane, where the right ones are finite: others prove nothing."""
+def _alike(left: Sequence[Tensor], right: Sequence[Tensor], share: float) -> bool | None:
+    """Whether losses and gradients agree, lane by lane, where the right ones are finite; None if they are nowhere."""
     finite = torch.stack([value.reshape(len(value), -1).isfinite().all(1) for value in right]).all(0)
-    pairs = [(a[finite], b[finite]) for a, b in zip(left, right, strict=True)] if finite.any() else []
-    scale = max((float(b.abs().max()) for _, b in pairs), default=0.0)
+    if not finite.any():
+        return None
+    pairs = [(a[finite], b[finite]) for a, b in zip(left, right, strict=True)]
+    scale = max(float(b.abs().max()) for _, b in pairs)
     return all(float((a - b).abs().max()) <= share * scale for a, b in pairs)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, TypeVar
@@ -63,7 +63,7 @@ class Stacker:
                 elif isinstance(request, Split):
                     splits[request.reg_covar, request.tol, request.max_iter].append((jobs[i], request))
                 elif isinstance(lane := self._lane(request, owners), Lane):
-                    strict = lane.key in self.habits.strict
+                    strict = self.habits.of(lane.key).strict
                     fits[lane.key, lane.numbers if strict else None].append((i, lane))
                 else:
                     self._say(jobs[i].call, lane)
@@ -71,14 +71,15 @@ class Stacker:
             for kind, members in splits.items():
                 self._answer(kind, members, split_together)
             for kind, asked in predictions.items():
-                doubts = self.habits.doubts(self.habits.number(kind))
+                doubts = self.habits.of(kind).doubts()
                 self._answer(kind, asked, partial(predict_together, doubts=doubts))
+            self._say_of_strangers(jobs, fits.values())
             for group in fits.values():
                 self._train(jobs, group)
 
     def _lane(self, request: Fit, owners: dict[int, Hashable]) -> Lane | str:
         lane = lane_of(request, owners)
-        return lane if isinstance(lane, str) else self.habits.alone.get(lane.key, lane)
+        return lane if isinstance(lane, str) else self.habits.of(lane.key).alone or lane
 
     def _answer(
         self,
@@ -89,7 +90,7 @@ class Stacker:
         """Meet requests of one kind together; by themselves those that this leaves open, and all if there is no way."""
         answers: Sequence[Answer | None] = [None] * len(asked)
         reason = None
-        if len(asked) > 1 and kind is not None and kind not in self.habits.alone:
+        if len(asked) > 1 and kind is not None and self.habits.of(kind).alone is None:
             try:
                 answers = together([request for _, request in asked])
             except Exception as error:
@@ -109,7 +110,7 @@ class Stacker:
         try:
             results = train_together([lane for _, lane in group], self.habits)
         except DifferentNumbersError:
-            self.habits.strict.add(key)  # they still wait, and are grouped by their numbers next time
+            self.habits.of(key).strict = True  # they still wait, and are grouped by their numbers next time
             return
         except Exception as error:
             for i, _ in group:
@@ -119,9 +120,23 @@ class Stacker:
         for (i, _), trained in zip(group, results, strict=True):
             jobs[i].resume(trained)
 
+    def _say_of_strangers(self, jobs: Sequence[Started], groups: Collection[Sequence[tuple[int, Lane]]]) -> None:
+        """Say so if several clients of one job ask in vain, since each brings something of its own, like a closure."""
+        alone: dict[tuple[int, str], list[Call]] = defaultdict(list)
+        stacked: set[tuple[int, str]] = set()
+        for group in groups:
+            for call, asker in ((jobs[i].call, (id(jobs[i].scenario), jobs[i].call.name)) for i, _ in group):
+                if len(group) == 1:
+                    alone[asker].append(call)
+                else:
+                    stacked.add(asker)
+        for asker, calls in alone.items():
+            if len(calls) > 1 and asker not in stacked:
+                self._say(calls[0], "no two of its trainings are alike")
+
     def _leave(self, kind: Hashable, call: Call, reason: str) -> None:
         """From now on requests of this kind are met one by one."""
-        self.habits.alone[kind] = reason
+        self.habits.of(kind).alone = reason
         self._say(call, reason)
 
     def _say(self, call: Call, reason: str) -> None:
