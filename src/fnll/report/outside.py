@@ -34,7 +34,8 @@ RULES = ("best", "last10")
 class Overlay:
     """An outside record of one of our rows in one of our cells."""
 
-    method: str  # our row
+    key: str  # of our row, which gives it its colour
+    method: str  # our row by its name
     cell: str
     ours: pd.DataFrame  # run_id, x, y: shares over our rounds
     theirs: pd.DataFrame  # trial, x, y: aligned with the end of ours, since some logs begin late
@@ -73,7 +74,8 @@ def overlays(store: Store, path: Path) -> list[Overlay]:
             rounds = int(runs["rounds"].max())
             steps = store.metrics[store.metrics["run_id"].isin(runs["run_id"])]
             ours = steps.rename(columns={STEP: "x", METRIC: "y"})[["run_id", "x", "y"]]
-            found.append(Overlay(store.name(str(method)), str(cell), ours, _aligned(theirs, rounds)))
+            name = store.name(str(method))
+            found.append(Overlay(str(method), name, str(cell), ours, _aligned(theirs, rounds)))
     if not found:
         names = ", ".join(sorted(set(frame["method"].astype(str))))
         raise UserError(

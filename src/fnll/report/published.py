@@ -27,7 +27,8 @@ class Beside:
     """Our runs of one printed cell, in the paper's unit."""
 
     record: Record
-    method: str  # our row
+    key: str  # of our row, which gives it its colour
+    method: str  # our row by its name
     values: tuple[float, ...]  # one per finished run; NaN: a cost that was never reached
     run_ids: tuple[str, ...]
     reasons: tuple[str, ...]  # known causes of a difference
@@ -97,7 +98,7 @@ def _compared(store: Store, printed: Printed, runs: Sequence[tuple[Any, dict[str
             ids = [str(row.run_id) for row, _ in mine]
             if known := values_of(store, record, ids):
                 reasons = tuple(_reasons(record, [settings for _, settings in mine]))
-                cells.append(Beside(record, store.name(method), tuple(known.values()), tuple(known), reasons))
+                cells.append(Beside(record, method, store.name(method), tuple(known.values()), tuple(known), reasons))
     return Comparison(printed, (*cells, *_means_of_rows(printed, cells)))
 
 
@@ -154,7 +155,8 @@ def _means_of_rows(printed: Printed, cells: Sequence[Beside]) -> Iterator[Beside
             mine = [cell for cell in cells if cell.record.row == record.row]
             if len(mine) == wanted:
                 ids = tuple(run_id for cell in mine for run_id in cell.run_ids)
-                yield Beside(record, mine[0].method, tuple(cell.mean for cell in mine), ids, mine[0].reasons)
+                means = tuple(cell.mean for cell in mine)
+                yield Beside(record, mine[0].key, mine[0].method, means, ids, mine[0].reasons)
 
 
 def _reasons(record: Record, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from fnll.cli.report import add_arguments
 from fnll.errors import UserError
+from fnll.plotting.palette import colour_of
 from fnll.report import load
 from fnll.report.command import main
 from fnll.report.figures.published import published, reference_curves
@@ -207,5 +208,8 @@ def test_the_report_has_the_section_the_tables_and_the_figures(store: Store, tmp
 def test_figures_draw_the_diagonal_and_both_curves(store: Store, tmp_path: Path) -> None:
     (ax,) = published(comparisons(store, "fedcorr_table10")).axes
     assert any(list(line.get_xdata()) == list(line.get_ydata()) for line in ax.lines)
+    elsewhere = {colour_of(key) for key in store.methods}
+    assert {line.get_color() for line in ax.lines} - {"#999999"} <= elsewhere
     (ax,) = reference_curves(overlays(store, curves(tmp_path / "logs.csv"))).axes
     assert {"theirs", "ours"} <= {str(line.get_label()) for line in ax.lines}
+    assert {line.get_color() for line in ax.lines if line.get_label() == "ours"} <= elsewhere

@@ -22,7 +22,7 @@ def published(found: Sequence[Comparison]) -> Figure:
     """Ours against the published value, a panel per table: on the diagonal they agree, bars are the spreads."""
     drawn = [(c, [cell for cell in c.cells if not np.isnan(cell.difference)]) for c in found]
     drawn = [(comparison, cells) for comparison, cells in drawn if cells]
-    styles = looks(sorted({cell.method for _, cells in drawn for cell in cells}))
+    styles = looks(sorted({cell.key for _, cells in drawn for cell in cells}))
     with styled():
         figure, axes = panels(len(drawn), width=3.4, height=3.2)
         for ax, (comparison, cells) in zip(axes, drawn, strict=True):
@@ -35,11 +35,11 @@ def published(found: Sequence[Comparison]) -> Figure:
 
 def reference_curves(found: Sequence[Overlay]) -> Figure:
     """Logged curves (dashed) over ours, a panel per row and cell: mean over trials with a band."""
-    styles = looks(list(dict.fromkeys(overlay.method for overlay in found)))
+    styles = looks(list(dict.fromkeys(overlay.key for overlay in found)))
     with styled():
         figure, axes = panels(len(found), width=3.4, height=2.4)
         for ax, overlay in zip(axes, found, strict=True):
-            _curve(ax, overlay.ours, "run_id", styles[overlay.method].colour, "solid", "ours")
+            _curve(ax, overlay.ours, "run_id", styles[overlay.key].colour, "solid", "ours")
             _curve(ax, overlay.theirs, "trial", "#222222", "dashed", "theirs")
             low = min(float(np.quantile(part["y"], 0.05)) for part in (overlay.ours, overlay.theirs))
             ax.set_ylim(bottom=low - 0.02)  # what the first rounds climb through tells nothing apart
@@ -55,8 +55,8 @@ def reference_curves(found: Sequence[Overlay]) -> Figure:
 
 
 def _against(ax: Axes, cells: Sequence[Beside], styles: Mapping[str, Look]) -> None:
-    for method in dict.fromkeys(cell.method for cell in cells):
-        mine, look = [cell for cell in cells if cell.method == method], styles[method]
+    for key, method in dict.fromkeys((cell.key, cell.method) for cell in cells):
+        mine, look = [cell for cell in cells if cell.key == key], styles[key]
         x, y = ([c.record.value for c in mine], [c.mean for c in mine])
         bars = (
             [c.record.spread or 0.0 for c in mine],
