@@ -111,7 +111,8 @@ def _scripted(graph: fx.GraphModule, flat: Sequence[Tensor]) -> Callable[..., An
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            program: Callable[..., Any] = torch.jit.trace(graph, tuple(flat), check_trace=False)
+            # Else it would keep these inputs, which are views of all batches of a training.
+            program: Callable[..., Any] = torch.jit.trace(graph, tuple(flat), check_trace=False, _store_inputs=False)
             return program
     except Exception as error:  # newer Pythons come without TorchScript
         log.debug("a step is walked by Python, since TorchScript does not take it: %s", error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -36,3 +38,13 @@ def test_torchscript_walks_only_so_many_lists(monkeypatch: pytest.MonkeyPatch) -
     programs = Programs(worth=0)
     found = [walked(programs, kind) for kind in ("first", "second", "third", "first")]
     assert [isinstance(one, torch.jit.ScriptModule) for one in found] == [True, True, False, True]
+
+
+def test_a_traced_step_keeps_nothing_of_what_it_was_traced_with() -> None:
+    programs = Programs(worth=0)
+    arguments = [[torch.arange(12.0).view(2, 3, 2)], [], []]
+    inside = weakref.ref(arguments[0][0])
+    assert programs.of("kind", step, arguments) is not None
+    del arguments
+    gc.collect()
+    assert inside() is None
