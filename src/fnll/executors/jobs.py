@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -13,6 +13,7 @@ from fnll.errors import NotFiniteError
 from fnll.local import Asking, Fit, Predict, Request, Result, Trained, Training
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import Streams, lent
+from fnll.system.notices import Notice, repeat
 from fnll.tools import TwoComponents, predict, two_component_gmm
 from fnll.tools.finite import NOT_NUMERICAL, beyond_numbers
 from fnll.training import fit
@@ -110,6 +111,18 @@ class Started:
             self._trained = answer
         with self._at_work():
             self._ask(answer)
+
+    @property
+    def around(self) -> Callable[[], AbstractContextManager[None]]:
+        """What is entered whenever something is done for this job alone."""
+        return self._around
+
+    def hear(self, notices: Sequence[Notice]) -> None:
+        """Take note of what was warned of in work done for several jobs, this one among them."""
+        if notices:
+            with self._around():
+                for notice in notices:
+                    repeat(notice)
 
     def alone(self) -> Answer:
         """Meet the request as a part of this job."""

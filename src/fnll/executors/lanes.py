@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache, partial
 from types import MethodType
@@ -41,6 +42,7 @@ class Lane:
     fixed: Mapping[str, Tensor]  # its other parameters and buffers, helper networks included
     tree: TreeSpec  # of the attributes of the module
     leaves: tuple[Any, ...]  # of these; tensors and numbers may differ between lanes
+    around: Callable[[], AbstractContextManager[None]] = nullcontext  # entered for what is done for this lane alone
 
     @property
     def module(self) -> Classifier:

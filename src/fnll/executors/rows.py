@@ -50,9 +50,13 @@ def plain_row(images: Tensor, labels: Tensor, positions: Tensor, epoch: int, ste
 
 def rows_of(lane: Lane) -> Iterator[Row]:
     """The batches of a lane with everything random in them, drawn as the lane alone would draw it."""
-    draw, client = lane.module.draw, lane.request.client
-    for batch in batches(lane.request):
-        drawn = draw(batch, client)
+    source, client = batches(lane.request), lane.request.client
+    while True:
+        with lane.around():
+            batch = next(source, None)
+            if batch is None:
+                return
+            drawn = lane.module.draw(batch, client)
         tensors = [*drawn.views, drawn.y, drawn.index]
         numbers: list[float] = [drawn.epoch, drawn.step]
         tree, plain = _EMPTY, cast(tuple[Any, ...], ())

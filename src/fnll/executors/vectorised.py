@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -29,6 +29,7 @@ from fnll.local import Fit, Predict, Split
 from fnll.scenario.scenario import Scenario
 from fnll.seeding import lent
 from fnll.settings import check_fields
+from fnll.system.notices import Notice, gathered
 from fnll.types import CPU, Call, Update
 
 Asked = TypeVar("Asked", Predict, Split)
@@ -62,7 +63,7 @@ class Stacker:
                     predictions[kind_of(request)].append((jobs[i], request))
                 elif isinstance(request, Split):
                     splits[request.reg_covar, request.tol, request.max_iter].append((jobs[i], request))
-                elif isinstance(lane := self._lane(request, owners), Lane):
+                elif isinstance(lane := self._lane(jobs[i], request, owners), Lane):
                     strict = self.habits.of(lane.key).strict
                     fits[lane.key, lane.numbers if strict else None].append((i, lane))
                 else:
@@ -77,9 +78,15 @@ class Stacker:
             for group in fits.values():
                 self._train(jobs, group)
 
-    def _lane(self, request: Fit, owners: dict[int, Hashable]) -> Lane | str:
-        lane = lane_of(request, owners)
-        return lane if isinstance(lane, str) else self.habits.of(lane.key).alone or lane
+    def _lane(self, job: Started, request: Fit, owners: dict[int, Hashable]) -> Lane | str:
+        try:
+            with job.around():
+                lane = lane_of(request, owners)
+        except Exception as error:
+            return _reason(error)
+        if isinstance(lane, str):
+            return lane
+        return self.habits.of(lane.key).alone or replace(lane, around=job.around)
 
     def _answer(
         self,
@@ -89,13 +96,17 @@ class Stacker:
     ) -> None:
         """Meet requests of one kind together; by themselves those that this leaves open, and all if there is no way."""
         answers: Sequence[Answer | None] = [None] * len(asked)
+        notices: Sequence[Notice] = ()
         reason = None
         if len(asked) > 1 and kind is not None and self.habits.of(kind).alone is None:
             try:
-                answers = together([request for _, request in asked])
+                with gathered() as found:
+                    answers = together([request for _, request in asked])
+                notices = found
             except Exception as error:
                 reason = _reason(error)
         for (job, _), answer in zip(asked, answers, strict=True):
+            job.hear(() if answer is None else notices)
             job.resume(job.alone() if answer is None else answer)  # fails here if it was not the company's fault
         if reason is not None:
             self._leave(kind, asked[0][0].call, reason)
@@ -108,7 +119,8 @@ class Stacker:
             return
         key = group[0][1].key
         try:
-            results = train_together([lane for _, lane in group], self.habits)
+            with gathered() as notices:
+                results = train_together([lane for _, lane in group], self.habits)
         except DifferentNumbersError:
             self.habits.of(key).strict = True  # they still wait, and are grouped by their numbers next time
             return
@@ -118,6 +130,7 @@ class Stacker:
             self._leave(key, jobs[group[0][0]].call, _reason(error))
             return
         for (i, _), trained in zip(group, results, strict=True):
+            jobs[i].hear(notices)
             jobs[i].resume(trained)
 
     def _say_of_strangers(self, jobs: Sequence[Started], groups: Collection[Sequence[tuple[int, Lane]]]) -> None:

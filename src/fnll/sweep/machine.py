@@ -109,7 +109,12 @@ class Runner(WorkerProcess):
         with suppress(*GONE, OSError):
             while self.connection.poll():
                 ticket, event = self.connection.recv()
-                told.append((self.runs.pop(ticket) if isinstance(event, Ended) else self.runs[ticket], event))
+                # A warning may come after the run that it was sent for: it is of this process, where others go on.
+                run = self.runs.get(ticket) or next(iter(self.runs.values()), None)
+                if isinstance(event, Ended):
+                    del self.runs[ticket]
+                if run is not None:
+                    told.append((run, event))
         return told
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 _said: set[tuple[str, str]] = set()
@@ -53,3 +55,17 @@ class Collector(logging.Handler):
         """What came since the last time."""
         taken, self._kept = tuple(self._kept), []
         return taken
+
+
+@contextmanager
+def gathered() -> Iterator[list[Notice]]:
+    """Keep what is warned of meanwhile, for those whom it concerns to repeat."""
+    root, collector, notices = logging.getLogger(), Collector(), list[Notice]()
+    outside, root.handlers = root.handlers, [collector]
+    said = exchange(set())
+    try:
+        yield notices
+    finally:
+        root.handlers = outside
+        exchange(said)
+        notices += collector.take()

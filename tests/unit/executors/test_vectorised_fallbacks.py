@@ -10,7 +10,7 @@ from fnll.executors import Serial, predictions
 from fnll.executors.together import Block
 from fnll.executors.vectorised import Vectorised
 from fnll.federation import federate
-from fnll.local import Fit, Predict
+from fnll.local import Classifier, Fit, Predict
 from fnll.methods.fedavg import FedAvg
 from fnll.net import Net
 from fnll.testing import TinyWorld, canonical, play
@@ -143,3 +143,19 @@ def test_a_mistake_of_the_network_itself_is_reported_with_its_client(kind):
     with pytest.raises(LookupError, match="no such thing") as caught:
         play(method(kind, built(Broken)), WORLD, executor=Vectorised(WORLD.scenario), rounds=1, cohort=6)
     assert any(note.startswith("client ") for note in caught.value.__notes__)
+
+
+class Misconfigured(FedAvg):
+    def module(self, client, weights):
+        return NoOptimizer(self.net.load(weights), self.local, client.t)
+
+
+class NoOptimizer(Classifier):
+    def configure_optimizers(self):
+        raise KeyError("no such optimiser")
+
+
+def test_an_optimiser_that_cannot_be_made_fails_with_the_client_that_asked_for_it():
+    with pytest.raises(KeyError, match="no such optimiser") as failed:
+        play(Misconfigured(**WORLD.shared(6)), WORLD, cohort=6, executor=Vectorised(WORLD.scenario))
+    assert failed.value.__notes__ == ["client 0, round 0, job train"]

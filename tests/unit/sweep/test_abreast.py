@@ -9,11 +9,13 @@ from fnll.errors import UserError
 from fnll.executors.together import Block
 from fnll.harness.choices import options
 from fnll.harness.status import warnings_in
+from fnll.local import Classifier
 from fnll.methods.fedavg import FedAvg
 from fnll.sweep.abreast import Abreast
 from fnll.sweep.events import Begun, Ended, Ending, Evaluated, Said
 from fnll.sweep.grid import PlannedRun
 from fnll.sweep.perform import perform
+from fnll.system.notices import warn_once
 from fnll.testing import subject_of
 
 METHODS = sorted(options("method"))
@@ -204,6 +206,36 @@ def test_each_run_keeps_its_own_warnings(tmp_path, monkeypatch):
     assert told == [["cohorts of 2"], ["cohorts of 4"]]
     kept = {line["text"] for path in tmp_path.iterdir() for line in warnings_in(path) if "cohorts" in line["text"]}
     assert kept == {"cohorts of 2", "cohorts of 4"}
+
+
+class Talking(Classifier):
+    """Warns where a client's batch is drawn, and where the loss of all is computed."""
+
+    def draw(self, batch, client):
+        logging.getLogger("fnll.methods.mine").warning("a client of %d samples", len(client))
+        return batch
+
+    def loss(self, batch):
+        warn_once(logging.getLogger("fnll.methods.mine"), "an odd loss")
+        return super().loss(batch)
+
+
+def test_warnings_of_stacked_work_are_those_of_the_runs_that_it_is_done_for(tmp_path, monkeypatch, lanes):
+    monkeypatch.setattr(FedAvg, "module", lambda self, client, weights: Talking(self.net.load(weights), self.local))
+
+    def kept(store):
+        return sorted(sorted(line["text"] for line in warnings_in(path)) for path in store.glob("fedavg-*"))
+
+    for seed in range(2):
+        perform(planned(tmp_path / "alone", "fedavg", seed, "executor=serial"), lambda event: None)
+    runs = [planned(tmp_path / "together", "fedavg", seed) for seed in range(2)]
+    said, _ = together(runs)
+    assert max(lanes) == 4
+    first, second = kept(tmp_path / "together")
+    assert [first, second] == kept(tmp_path / "alone")
+    assert {*first} != {*second}, "the two have clients of other sizes"
+    for run in runs:
+        assert "an odd loss" in [event.text for event in said[run] if isinstance(event, Said)]
 
 
 def test_other_executors_run_as_before(tmp_path):

@@ -6,6 +6,8 @@ import pytest
 
 from fnll.errors import UserError
 from fnll.sweep import machine
+from fnll.sweep.events import Ended, Ending, Event, Outcome, Said
+from fnll.sweep.grid import PlannedRun
 
 
 class Dying:
@@ -35,3 +37,26 @@ def test_fork_servers_that_keep_dying_are_one_sentence(monkeypatch: pytest.Monke
     Dying.left = machine.TRIES
     with pytest.raises(UserError, match=r"died 3 times; if memory is short, .* type the command again to resume"):
         machine.new_worker(spare_core=False)
+
+
+class Pipe:
+    """What a worker sent, in order."""
+
+    def __init__(self, *sent: tuple[int, Event]) -> None:
+        self.sent = list(sent)
+
+    def poll(self) -> bool:
+        return bool(self.sent)
+
+    def recv(self) -> tuple[int, Event]:
+        return self.sent.pop(0)
+
+
+def test_a_warning_that_comes_after_its_run_is_one_of_the_others() -> None:
+    first, second = (PlannedRun((f"seed={seed}",), "fedavg") for seed in range(2))
+    worker = object.__new__(machine.Runner)
+    worker.runs = {7: first, 8: second}
+    ended, late = Ended(Outcome(Ending.FINISHED)), Said("late")
+    worker.connection = Pipe((8, ended), (8, late), (7, ended), (8, late))  # type: ignore[assignment]
+    assert worker.hear() == [(second, ended), (first, late), (first, ended)]
+    assert worker.runs == {}
