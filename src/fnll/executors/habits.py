@@ -7,9 +7,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from fnll.executors.program import Programs
+from fnll.executors.program import OFTEN, Programs
 
-OFTEN = 10  # times that requests of a kind are met before what is done together is compared only now and then
 REMEMBERED = 1024  # kinds that were met last: a method may make its loss anew in every round, a kind each time
 
 
@@ -29,10 +28,10 @@ class Kind:
     alone: str | None = None  # why they are met one by one, if they are
     strict: bool = False  # whether lanes must have equal numbers
     unpadded: bool = False  # whether the loss counts padding
-    times: int = 0  # that they were met together
+    times: int = 0  # that predictions were made together
 
     def doubts(self) -> bool:
-        """Whether what is done together is to be compared this time: ten times, then every tenth."""
+        """Whether predictions made together are to be compared this time: ten times, then every tenth."""
         self.times += 1
         return self.times <= OFTEN or self.times % OFTEN == 0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 WORTH = 40  # steps of one kind that take as long as tracing it and doing as many traced: then it is worth its while
 KINDS = 64  # kinds of steps that are kept
+OFTEN = 10  # times that a list, or what else is done together, is compared before that happens only now and then
 SCRIPTS = 256  # lists that TorchScript may walk: it never gives their memory back, two or three megabytes each
 
 Arguments = list[list[Tensor]]
@@ -35,7 +36,8 @@ class Programs:
 
     def __init__(self, worth: int = WORTH) -> None:
         self.worth = worth
-        self.trusted: set[Hashable] = set()  # kinds whose list was compared with the step that it replaces
+        self._proofs: Counter[Hashable] = Counter()  # comparisons of a list with the step that it replaces
+        self._trainings: Counter[Hashable] = Counter()  # that a list was used in
         self._known: OrderedDict[Hashable, int | Step] = OrderedDict()
         self._refused: set[Hashable] = set()
 
@@ -54,8 +56,18 @@ class Programs:
                 known = traced
         self._known[kind] = known
         if len(self._known) > KINDS:
-            self.trusted.discard(self._known.popitem(last=False)[0])
+            gone, _ = self._known.popitem(last=False)
+            del self._proofs[gone], self._trainings[gone]
         return None if isinstance(known, int) else known
+
+    def doubts(self, kind: Hashable) -> bool:
+        """Whether to compare a list with its step in this training: until it held ten times, then every tenth time."""
+        self._trainings[kind] += 1
+        return self._proofs[kind] < OFTEN or self._trainings[kind] % OFTEN == 0
+
+    def proved(self, kind: Hashable) -> None:
+        """The list did what its step does."""
+        self._proofs[kind] += 1
 
     def refuse(self, kind: Hashable) -> None:
         """Never trace steps of this kind (again)."""

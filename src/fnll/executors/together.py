@@ -82,10 +82,8 @@ class Block:
         self.params = [torch.stack([value.detach() for value in column]) for column in columns]
         self.optimizer = stacked_optimizer([lane.optimizer for lane in every], self.params)
         self.constants = Constants(every, self.params[0].dtype, strict=self.strict)
-        kind = habits.of((lanes[0].key, self.constants.form))
-        self.kind = kind.number
-        self.doubts = kind.doubts()  # whether traced steps are compared with plain ones in this training
-        self.checked: set[Hashable] = set()  # forms of batches for which a traced step was compared in this training
+        self.kind = habits.of((lanes[0].key, self.constants.form)).number
+        self.doubts: dict[Hashable, bool] = {}  # by kinds of steps: whether the traced one is still to be compared
         self.full: Row | None = None  # the longest row, which others are padded to
         self.padding = False  # whether the loss was seen not to count it: in every training, as weights of terms change
         self.watched = False  # whether a loss was seen to leave its module alone: what the first step does, others do
@@ -162,13 +160,15 @@ class Block:
         program = programs.of(kind, step, arguments)
         if program is None:
             return step(*arguments)[1:]
-        if kind in programs.trusted and not (self.doubts and stacked.form not in self.checked):
+        if kind not in self.doubts:
+            self.doubts[kind] = programs.doubts(kind)
+        if not self.doubts[kind]:
             return program(*arguments)[1:]
         plain = step(*arguments)
         alike = _alike(program(*arguments), plain, TRACED)
         if alike:
-            programs.trusted.add(kind)
-            self.checked.add(stacked.form)
+            programs.proved(kind)
+            self.doubts[kind] = False
         elif alike is not None:
             programs.refuse(kind)
         return plain[1:]

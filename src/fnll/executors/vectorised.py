@@ -175,7 +175,7 @@ class Vectorised:
     stacker: Stacker = field(default_factory=Stacker)
     exact = False
     numerics = "vectorised"
-    revision = 7  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
+    revision = 8  # raised by every change of its numbers; `fnll.NUMBERS` is for those of the exact executors
 
     def __post_init__(self) -> None:
         check_fields(self, "executor")

@@ -71,9 +71,16 @@ def test_a_refused_step_is_not_traced_again_once_others_have_passed(monkeypatch)
     plain = play(method, world, rounds=rounds, cohort=6)
     programs = executor.stacker.habits.programs = Programs(2)
     for snapshot, _ in federate(method, executor, world.public, budget=6 * rounds, seed=0):
-        for other in range(program.KINDS if snapshot.t == habits.OFTEN else 0):
+        for other in range(program.KINDS if snapshot.t == program.OFTEN else 0):
             programs.of(("another", other), lambda: (), [])
     assert max(float((snapshot.state.weights[n] - w).abs().max()) for n, w in plain[-1].state.weights.items()) < 1e-5
+
+
+def test_a_step_that_is_traced_late_is_compared_ten_times_from_then_on():
+    world, rounds = TinyWorld(), 32
+    method = Drifting(**world.shared(6, batch_size=12))  # so few steps that no list is worth its while in ten rounds
+    plain = play(method, world, rounds=rounds, cohort=6)
+    assert far(plain, play(method, world, rounds=rounds, cohort=6, executor=Vectorised(world.scenario))) < 1e-5
 
 
 def test_a_forgotten_list_is_compared_anew(monkeypatch):
@@ -81,9 +88,12 @@ def test_a_forgotten_list_is_compared_anew(monkeypatch):
     monkeypatch.setattr(program, "_traced", lambda step, arguments: step)
     programs = Programs(worth=0)
     assert programs.of("kind", lambda: (), [])
-    programs.trusted.add("kind")
+    for _ in range(program.OFTEN):
+        assert programs.doubts("kind")
+        programs.proved("kind")
+    assert not programs.doubts("kind")
     programs.of("another", lambda: (), [])
-    assert "kind" not in programs.trusted
+    assert programs.doubts("kind")
 
 
 class ReadsItsRate(Classifier):
