@@ -89,8 +89,8 @@ class Classifier(L.LightningModule):
     """A network and the objective a client minimises.
 
     The objective is a function `objective(net, batch, **facts)` (cross-entropy by default), or a subclass's `loss`.
-    Tensors among its facts and attributes may differ between clients that one executor trains together; clients with
-    different numbers, words or other objects there are trained apart.
+    Tensors and numbers among its facts and attributes may differ between clients that one executor trains together;
+    clients with different words or other objects there are trained apart.
 
     Of Lightning's hooks these count: `training_step`, `configure_optimizers` (one optimiser, or several with manual
     optimisation; schedulers by epoch or step with automatic optimisation), `on_train_epoch_start` and

@@ -137,6 +137,21 @@ class Streams:
         self._fresh = self._fresh or _places(self._gpus)
 
 
+class Held:
+    """Where the global generators stand, to see whether somebody draws from them, and to put them back."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._gpus = _gpus(device)
+        self._places, self._kept = _places(self._gpus), _state(self._gpus)
+
+    def put_back(self) -> bool:
+        """Whether somebody drew; then they stand where they stood before."""
+        if _places(self._gpus) == self._places:
+            return False
+        _set(self._kept, self._gpus)
+        return True
+
+
 def _gpus(device: torch.device | None) -> list[torch.device]:
     return [device] if device is not None and device.type == "cuda" else []
 

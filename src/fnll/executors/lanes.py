@@ -25,6 +25,10 @@ from fnll.local import FULL, Classifier, Fit
 from fnll.training import configured, place
 
 PLAIN = {bool, int, float, str, type(None)}
+WAYS = ("lr", "foreach", "fused", "capturable", "differentiable")  # settings of lanes, or of how torch computes
+DEFAULTS: dict[type[Optimizer], dict[str, Any]] = {
+    kind: kind([nn.Parameter(torch.zeros(1))], lr=1.0).defaults for kind in (torch.optim.SGD, torch.optim.Adam)
+}
 IDENTITY: Any = object.__hash__  # of objects that equal themselves alone
 MACHINERY = frozenset(vars(nn.Module()))  # attributes that every module has
 HOOKS = ("training_step", "on_train_epoch_start", "on_train_epoch_end")  # what only one client at a time can have
@@ -80,13 +84,15 @@ def lane_of(request: Fit, owners: dict[int, Hashable] | None = None) -> Lane | s
         tensors = tensors_of(named)
     module.train()
     (optimizer, *more), rates = configured(module)
-    if more or rates or len(optimizer.param_groups) > 1 or type(optimizer) not in STACKED:
+    if more or rates or not _plain(optimizer):
         return "its optimiser is not a plain SGD or Adam"
     names = {id(tensor): name for name, tensor in tensors.items()}
     moving = [(names.get(id(p)), p) for p in optimizer.param_groups[0]["params"] if p.requires_grad]
     moved = {name: parameter for name, parameter in moving if name is not None}
     if len(moved) < len(moving):
         return "its optimiser moves something that is no parameter of the module"
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in moved.values()):
+        return "its parameters have hooks"
     fixed = {name: tensor for name, tensor in tensors.items() if name not in moved}
     leaves, tree = tree_flatten(attributes(module))
     key = (
@@ -103,6 +109,15 @@ def lane_of(request: Fit, owners: dict[int, Hashable] | None = None) -> Lane | s
     )
     numbers = (module.t, *(leaf for leaf in leaves if is_number(leaf)))
     return Lane(request, key, numbers, optimizer, moved, fixed, tree, tuple(leaves))
+
+
+def _plain(optimizer: Optimizer) -> bool:
+    """Whether the stacked form does all that this optimiser does: no other settings, nothing remembered, no hooks."""
+    if type(optimizer) not in STACKED or len(optimizer.param_groups) > 1:
+        return False
+    (group,), known = optimizer.param_groups, {*STACKED[type(optimizer)].names, *WAYS}
+    odd = any(group[name] != value for name, value in DEFAULTS[type(optimizer)].items() if name not in known)
+    return not (odd or optimizer.state or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
 
 
 def attributes(module: Classifier) -> dict[str, Any]:
@@ -192,7 +207,7 @@ def itself(value: Any) -> Hashable:
         return type(value), tuple((name, itself(part)) for name, part in value.items())
     if isinstance(value, (list, tuple)):
         return type(value), tuple(itself(part) for part in value)
-    if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    if _by_parts(value):
         return type(value), tuple(itself(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, Tensor) or (value is not None and type(value).__hash__ is IDENTITY):
         return Same(value)
@@ -201,6 +216,14 @@ def itself(value: Any) -> Hashable:
     except TypeError:
         return Same(value)
     return type(value), value
+
+
+def _by_parts(value: Any) -> bool:
+    """Whether this is a frozen dataclass, and not one that says itself what it equals."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return False
+    how = value.__dataclass_params__  # type: ignore[attr-defined]
+    return bool(how.frozen and how.eq)
 
 
 class Same:

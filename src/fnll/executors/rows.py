@@ -126,10 +126,10 @@ class Stack(NamedTuple):
 
 
 def stack(rows: Sequence[Row], dtype: torch.dtype) -> Stack:
-    """Rows of one form as one; epoch and step are tensors in any case, other numbers only where they differ."""
+    """Rows of one form as one; switches are shared if they are equal, numbers never: each would be a kind of step."""
     first = rows[0]
     columns = list(zip(*(row.numbers for row in rows), strict=True))
-    same = [i > 1 and all(value == column[0] for value in column) for i, column in enumerate(columns)]
+    same = [type(column[0]) is bool and all(value is column[0] for value in column) for column in columns]
     device = first.tensors[0].device
     numbers = [as_tensor(column, dtype, device) for column, is_same in zip(columns, same, strict=True) if not is_same]
     parts = [torch.stack(column) for column in zip(*(row.tensors for row in rows), strict=True)]

@@ -25,6 +25,7 @@ from fnll.executors.program import Step
 from fnll.executors.rows import Row, Stack, padded, rows_of, stack, turned
 from fnll.executors.stacked import Rows, chosen, stacked_optimizer
 from fnll.local import Classifier, Trained
+from fnll.seeding import Held
 from fnll.weights import snapshot
 
 BLOCK = 1 << 18  # trained numbers of the lanes in a block: more would not stay in the caches from step to step
@@ -46,10 +47,11 @@ def train_together(lanes: Sequence[Lane], habits: Habits | None = None) -> list[
     habits = Habits() if habits is None else habits
     order = sorted(range(len(lanes)), key=lambda k: -lanes[k].steps)
     size = block_size(sum(value.numel() for value in lanes[0].moved_tensors()))
-    results: dict[int, Trained] = {}
-    for start in range(0, len(order), size):
-        part = order[start : start + size]
-        results |= zip(part, _train([lanes[k] for k in part], habits), strict=True)
+    parts = [order[start : start + size] for start in range(0, len(order), size)]
+    blocks = [_train([lanes[k] for k in part], habits) for part in parts]
+    results: dict[int, Trained] = {}  # written once all have come to their ends: else some would be trained twice
+    for part, block in zip(parts, blocks, strict=True):
+        results |= zip(part, block.written(), strict=True)
     return [results[k] for k in range(len(lanes))]
 
 
@@ -58,14 +60,14 @@ def block_size(numbers: int) -> int:
     return max((size for size in SIZES if size * numbers <= BLOCK), default=0) if numbers <= BLOCK // 8 else 8
 
 
-def _train(lanes: Sequence[Lane], habits: Habits) -> list[Trained]:
+def _train(lanes: Sequence[Lane], habits: Habits) -> Block:
     kind = habits.of(lanes[0].key)
     if not kind.unpadded:
         try:
-            return Block(lanes, habits, pads=True).train()
+            return Block(lanes, habits, pads=True).trained()
         except _PaddingCountsError as error:
             kind.unpadded = error.proved
-    return Block(lanes, habits, pads=False).train()
+    return Block(lanes, habits, pads=False).trained()
 
 
 class Block:
@@ -88,13 +90,24 @@ class Block:
         self.padding = False  # whether the loss was seen not to count it: in every training, as weights of terms change
         self.watched = False  # whether a loss was seen to leave its module alone: what the first step does, others do
 
-    def train(self) -> list[Trained]:
-        with stacked_layers(self.module):
-            whole = laid_out(self.lanes, self.spare) if self.pads and not self.strict else None
-            if whole is None:
-                self._train_by_rows()
-            else:
-                self._train_as_laid_out(whole)
+    def trained(self) -> Block:
+        """Train the stacks."""
+        generators = Held(self.params[0].device)
+        try:
+            with stacked_layers(self.module):
+                whole = laid_out(self.lanes, self.spare) if self.pads and not self.strict else None
+                if whole is None:
+                    self._train_by_rows()
+                else:
+                    self._train_as_laid_out(whole)
+        finally:
+            drawn = generators.put_back()
+        if drawn:
+            raise NotTogetherError("it draws from the global generators, which are one client's at a time")
+        return self
+
+    def written(self) -> list[Trained]:
+        """Write the stacks into the modules of the lanes."""
         return [self._written(lane, k) for k, lane in enumerate(self.lanes)]
 
     def _train_as_laid_out(self, whole: Layout) -> None:

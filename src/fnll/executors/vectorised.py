@@ -47,7 +47,7 @@ class Stacker:
 
     def __init__(self) -> None:
         self.habits = Habits()
-        self.alone: dict[tuple[str, str], None] = {}  # jobs done one client at a time, and why, in order
+        self.alone: dict[tuple[str, str], int] = {}  # jobs done one client at a time, and why, by the call's `id` then
 
     def done(self, jobs: list[Started]) -> None:
         """Bring all jobs to their ends, in place."""
@@ -72,11 +72,13 @@ class Stacker:
             for kind, members in splits.items():
                 self._answer(kind, members, split_together)
             for kind, asked in predictions.items():
-                doubts = self.habits.of(kind).doubts()
-                self._answer(kind, asked, partial(predict_together, doubts=doubts))
+                self._answer(kind, asked, partial(self._predict, kind))
             self._say_of_strangers(jobs, fits.values())
             for group in fits.values():
                 self._train(jobs, group)
+
+    def _predict(self, kind: Hashable, requests: Sequence[Predict]) -> Sequence[Answer]:
+        return predict_together(requests, doubts=self.habits.of(kind).doubts())
 
     def _lane(self, job: Started, request: Fit, owners: dict[int, Hashable]) -> Lane | str:
         try:
@@ -154,7 +156,7 @@ class Stacker:
 
     def _say(self, call: Call, reason: str) -> None:
         if (call.name, reason) not in self.alone:
-            self.alone[call.name, reason] = None
+            self.alone[call.name, reason] = id(call)
             log.info(in_words(call.name, reason))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,12 +82,20 @@ def execute(
     except Exception as error:
         with suppress(OSError):
             folder.mark(Status.FAILED, {"error": told(error), "command": run.request.command, **_trace(error)})
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and _of_folder(error, folder.path):
             kind = StoreError if error.errno in UNWRITABLE else UserError
             raise kind(f"run {folder.run_id}: cannot write to {folder.path}: {error.strerror or error}") from error
         raise
     finally:
         folder.close()
+
+
+def _of_folder(error: OSError, folder: Path) -> bool:
+    """Whether the run's own folder cannot be written; a method may read and write elsewhere, which is its affair."""
+    place = error.filename
+    if not isinstance(place, (str, bytes, os.PathLike)):
+        return True  # a write to an open file: a disk that is full
+    return Path(os.fsdecode(place)).resolve().is_relative_to(folder.resolve())
 
 
 def prepare_or_record(request: Request) -> Run:

@@ -113,9 +113,9 @@ class Abreast:
             with lent(part[0][0].device):
                 jobs = [member.started(call) for member, call in part]
                 self.stacker.done(jobs)
-            for name, reason in list(self.stacker.alone)[known:]:
+            for (name, reason), who in list(self.stacker.alone.items())[known:]:
                 text = in_words(name, reason)
-                next(member for member, call in part if call.name == name).send(Said(text, text))
+                next(member for member, call in part if id(call) == who).send(Said(text, text))
             for (member, _), job in zip(part, jobs, strict=True):
                 answers[member].append(job.update)
         return answers

@@ -1,21 +1,24 @@
 """What the vectorised executor remembers of losses: good for whoever comes next, and nobody is kept alive by it."""
 
 import gc
+import random
 import weakref
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fnll.executors import habits, program
+from fnll.executors import habits, program, together
 from fnll.executors.habits import Habits
 from fnll.executors.lanes import itself
 from fnll.executors.program import Programs
 from fnll.executors.vectorised import Stacker, Vectorised
 from fnll.federation import federate
 from fnll.local import Classifier, Fit
+from fnll.methods.dividemix_local import Division
 from fnll.methods.fedavg import FedAvg
 from fnll.testing import TinyWorld, play
 from fnll.types import Update
@@ -116,6 +119,124 @@ def test_a_loss_that_reads_how_a_client_trains_is_met_alone():
     ]
 
 
+def nesterov(module):
+    return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+
+
+def amsgrad(module):
+    return torch.optim.Adam(module.parameters(), lr=0.01, amsgrad=True)
+
+
+def remembering(module):
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    for parameter in module.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.ones_like(parameter)
+    return optimizer
+
+
+def halving(module):
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def halve(optimizer, args, kwargs):
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad *= 0.5
+
+    optimizer.register_step_pre_hook(halve)
+    return optimizer
+
+
+@pytest.mark.parametrize("configured", [nesterov, amsgrad, remembering, halving])
+def test_optimisers_that_do_more_than_the_stacked_form_are_left_alone(configured):
+    class Own(Classifier):
+        def configure_optimizers(self):
+            return configured(self)
+
+    class Optimised(FedAvg):
+        def module(self, client, weights):
+            return Own(self.net.load(weights), self.local, client.t)
+
+    world = TinyWorld()
+    method, executor = Optimised(**world.shared(6)), Vectorised(world.scenario)
+    assert far(play(method, world, cohort=6), play(method, world, cohort=6, executor=executor)) == 0
+    assert executor.said == {"train"}
+
+
+def test_gradients_that_somebody_changes_on_their_way_are_left_alone(monkeypatch):
+    def module(self, client, weights):
+        made = Classifier(self.net.load(weights), self.local, client.t)
+        for parameter in made.parameters():
+            parameter.register_hook(lambda gradient: 0.5 * gradient)
+        return made
+
+    monkeypatch.setattr(FedAvg, "module", module)
+    world = TinyWorld()
+    method, executor = FedAvg(**world.shared(6)), Vectorised(world.scenario)
+    assert far(play(method, world, cohort=6), play(method, world, cohort=6, executor=executor)) == 0
+    assert list(executor.stacker.alone) == [("train", "its parameters have hooks")]
+
+
+class Drawing(Classifier):
+    """Draws from the global generators, which a job has for itself."""
+
+    where = "draw"
+
+    def draw(self, batch, client):
+        if self.where == "draw":
+            batch = replace(batch, views=(batch.x + float(np.random.normal()) * torch.rand(()),))
+        return batch
+
+    def loss(self, batch):
+        return super().loss(batch) * (1 + (random.random() if self.where == "loss" else 0))
+
+
+@pytest.mark.parametrize("where", ["draw", "loss"])
+def test_what_draws_from_the_global_generators_is_met_alone(where, monkeypatch):
+    monkeypatch.setattr(Drawing, "where", where)
+    monkeypatch.setattr(FedAvg, "module", lambda self, client, weights: Drawing(self.net.load(weights), self.local))
+    world = TinyWorld()
+    method, executor = FedAvg(**world.shared(6)), Vectorised(world.scenario)
+    assert far(play(method, world, cohort=6), play(method, world, cohort=6, executor=executor)) == 0
+    assert executor.said == {"train"}
+
+
+class Deciding(Classifier):
+    def loss(self, batch):
+        return super().loss(batch) * (2 if self.weight == 0 else 1)
+
+
+class LastOneDiffers(FedAvg):
+    def module(self, client, weights):
+        made = Deciding(self.net.load(weights), self.local, client.t)
+        made.weight = float(client.id == 5)
+        return made
+
+
+def test_blocks_before_the_one_that_fails_are_not_trained_twice(monkeypatch):
+    monkeypatch.setattr(together, "block_size", lambda numbers: 3)
+    world = TinyWorld()
+    method, executor = LastOneDiffers(**world.shared(6)), Vectorised(world.scenario)
+    assert far(play(method, world, cohort=6), play(method, world, cohort=6, executor=executor)) < 1e-5
+
+
+def test_numbers_that_are_drawn_are_no_kinds_of_steps():
+    class Weighing(Classifier):
+        def draw(self, batch, client):
+            return replace(batch, extras={"weight": batch.step / 1000})
+
+        def loss(self, batch):
+            return super().loss(batch) * (1 + batch.extras["weight"])
+
+    class Weighed(FedAvg):
+        def module(self, client, weights):
+            return Weighing(self.net.load(weights), self.local, client.t)
+
+    world = TinyWorld()
+    method, executor = Weighed(**world.shared(6)), Vectorised(world.scenario)
+    programs = executor.stacker.habits.programs = Programs(3)
+    assert far(play(method, world, cohort=6), play(method, world, cohort=6, executor=executor)) < 1e-5
+    assert 0 < len(programs._known) <= 4
+
+
 class Taught(FedAvg):
     """The server makes a loss around the network of the round, and sends it."""
 
@@ -180,6 +301,12 @@ def test_an_object_in_the_place_of_one_that_is_gone_is_another(make):
     fresh._named = key._named  # as if it lay at the same address
     assert fresh != key
     assert key != same
+
+
+def test_what_says_itself_what_it_equals_is_believed():
+    """DivideMix's divisions differ from client to client, and no loss looks at them."""
+    one, other = (Division(torch.rand(3), torch.arange(2)) for _ in range(2))
+    assert itself(one) == itself(other)
 
 
 def test_kinds_that_were_not_met_lately_are_forgotten(monkeypatch):

@@ -8,14 +8,17 @@ from torch import nn
 
 from fnll.executors import predictions
 from fnll.executors.habits import NotTogetherError
-from fnll.executors.jobs import met
+from fnll.executors.jobs import Started, met
 from fnll.executors.predictions import kind_of, predict_together
+from fnll.executors.program import OFTEN
+from fnll.executors.vectorised import Stacker
 from fnll.images import HorizontalFlip, Transform
 from fnll.local import Predict
 from fnll.models import Network, mlp, small_cnn
 from fnll.net import Net
+from fnll.seeding import lent
 from fnll.testing import TinyWorld
-from fnll.types import CPU
+from fnll.types import CPU, Call, Update
 
 WORLD = TinyWorld("noisy")
 SHAPE = (1, 4, 4)
@@ -42,6 +45,20 @@ def test_every_network_answers_for_its_own_client(net, size):
     assert len({kind_of(request) for request in requests}) == 1
     for request, found in zip(requests, predict_together(requests), strict=True):
         torch.testing.assert_close(found, met(request), rtol=1e-5, atol=1e-6)
+
+
+def test_predictions_of_one_network_alone_leave_the_doubts_about_company():
+    """Ten lone ones must not stand for the ten comparisons."""
+    stacker, net = Stacker(), NETS["mlp"]
+
+    def job(client):
+        yield Predict(net.load(net.fresh(0)), client)
+        return Update(trace={})
+
+    for _ in range(OFTEN):
+        with lent():
+            stacker.done([Started(WORLD.scenario, Call(job, 0, t=0, message={}, memory={}, labels=None, seed=0), CPU)])
+    assert stacker.habits.of(kind_of(asked(net)[0])).times == 0
 
 
 def test_company_changes_nothing_but_rounding(monkeypatch):

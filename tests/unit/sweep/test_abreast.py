@@ -1,5 +1,6 @@
 """Runs driven together in one process: each has the numbers, the folder, the warnings and the failures it has alone."""
 
+import errno
 import json
 import logging
 
@@ -236,6 +237,17 @@ def test_warnings_of_stacked_work_are_those_of_the_runs_that_it_is_done_for(tmp_
     assert {*first} != {*second}, "the two have clients of other sizes"
     for run in runs:
         assert "an odd loss" in [event.text for event in said[run] if isinstance(event, Said)]
+
+
+def test_a_file_that_a_method_may_not_read_fails_its_run_and_blocks_nothing(tmp_path, monkeypatch):
+    def aggregate(self, state, updates, fed):
+        raise PermissionError(errno.EACCES, "Permission denied", "/elsewhere/teacher.pt")
+
+    monkeypatch.setattr(FedAvg, "aggregate", aggregate)
+    found = perform(planned(tmp_path), lambda event: None)
+    assert found.kind is Ending.FAILED
+    assert "/elsewhere/teacher.pt" in found.detail
+    assert "cannot write" not in found.detail
 
 
 def test_other_executors_run_as_before(tmp_path):
