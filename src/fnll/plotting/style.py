@@ -112,7 +112,7 @@ def legend_above(ax: Axes) -> None:
 def whole_numbers(*axes: Axis) -> None:
     """Ticks at whole numbers: rounds, clients and classes have no halves."""
     for axis in axes:
-        axis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
 
 
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
