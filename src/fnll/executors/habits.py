@@ -20,9 +20,9 @@ class DifferentNumbersError(Exception):
     """The loss cannot do with numbers that differ between lanes: it decides by them."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Kind:
-    """What was learned of requests that are alike."""
+    """What was learned of requests that are alike. It stands for their key, which takes longer to hash."""
 
     number: int  # its short name
     alone: str | None = None  # why they are met one by one, if they are
@@ -49,6 +49,8 @@ class Habits:
 
     def of(self, key: Hashable) -> Kind:
         """What is known of requests with this key."""
+        if isinstance(key, Kind):
+            return key
         kind = self._kinds.pop(key, None) or Kind(next(self._numbers))
         self._kinds[key] = kind
         if len(self._kinds) > REMEMBERED:

@@ -36,8 +36,9 @@ class Programs:
 
     def __init__(self, worth: int = WORTH) -> None:
         self.worth = worth
-        self._proofs: Counter[Hashable] = Counter()  # comparisons of a list with the step that it replaces
-        self._trainings: Counter[Hashable] = Counter()  # that a list was used in
+        self.trusted: set[Hashable] = set()  # kinds whose list was compared with the step that it replaces
+        self._proofs: Counter[Hashable] = Counter()  # trainings in which that was done, by what lists have in common
+        self._trainings: Counter[Hashable] = Counter()  # in which such lists were used
         self._known: OrderedDict[Hashable, int | Step] = OrderedDict()
         self._refused: set[Hashable] = set()
 
@@ -56,18 +57,17 @@ class Programs:
                 known = traced
         self._known[kind] = known
         if len(self._known) > KINDS:
-            gone, _ = self._known.popitem(last=False)
-            del self._proofs[gone], self._trainings[gone]
+            self.trusted.discard(self._known.popitem(last=False)[0])
         return None if isinstance(known, int) else known
 
-    def doubts(self, kind: Hashable) -> bool:
-        """Whether to compare a list with its step in this training: until it held ten times, then every tenth time."""
-        self._trainings[kind] += 1
-        return self._proofs[kind] < OFTEN or self._trainings[kind] % OFTEN == 0
+    def doubts(self, common: Hashable) -> bool:
+        """Whether to compare a list with its step in this training: until ten times it held, then every tenth time."""
+        self._trainings[common] += 1
+        return self._proofs[common] < OFTEN or self._trainings[common] % OFTEN == 0
 
-    def proved(self, kind: Hashable) -> None:
-        """The list did what its step does."""
-        self._proofs[kind] += 1
+    def proved(self, common: Hashable) -> None:
+        """A list did what its step does."""
+        self._proofs[common] += 1
 
     def refuse(self, kind: Hashable) -> None:
         """Never trace steps of this kind (again)."""

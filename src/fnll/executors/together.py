@@ -85,7 +85,7 @@ class Block:
         self.optimizer = stacked_optimizer([lane.optimizer for lane in every], self.params)
         self.constants = Constants(every, self.params[0].dtype, strict=self.strict)
         self.kind = habits.of((lanes[0].key, self.constants.form)).number
-        self.doubts: dict[Hashable, bool] = {}  # by kinds of steps: whether the traced one is still to be compared
+        self.doubts: dict[Hashable, bool] = {}  # by forms of batches: whether a traced step is still to be compared
         self.full: Row | None = None  # the longest row, which others are padded to
         self.padding = False  # whether the loss was seen not to count it: in every training, as weights of terms change
         self.watched = False  # whether a loss was seen to leave its module alone: what the first step does, others do
@@ -173,15 +173,17 @@ class Block:
         program = programs.of(kind, step, arguments)
         if program is None:
             return step(*arguments)[1:]
-        if kind not in self.doubts:
-            self.doubts[kind] = programs.doubts(kind)
-        if not self.doubts[kind]:
+        if stacked.form not in self.doubts:
+            self.doubts[stacked.form] = programs.doubts((self.kind, stacked.form))
+        if kind in programs.trusted and not self.doubts[stacked.form]:
             return program(*arguments)[1:]
         plain = step(*arguments)
         alike = _alike(program(*arguments), plain, TRACED)
         if alike:
-            programs.proved(kind)
-            self.doubts[kind] = False
+            programs.trusted.add(kind)
+            if self.doubts[stacked.form]:
+                programs.proved((self.kind, stacked.form))
+            self.doubts[stacked.form] = False
         elif alike is not None:
             programs.refuse(kind)
         return plain[1:]

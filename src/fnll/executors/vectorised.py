@@ -88,7 +88,8 @@ class Stacker:
             return _reason(error)
         if isinstance(lane, str):
             return lane
-        return self.habits.of(lane.key).alone or replace(lane, around=job.around)
+        kind = self.habits.of(lane.key)
+        return kind.alone or replace(lane, key=kind, around=job.around)
 
     def _answer(
         self,
